@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Clary: quantized attention, O = softmax(scale * Q K^T + biases) V, in 8 and 4 bits at 16-bit quality.
+ *
+ * This C99 header is the library's only binary promise. Rules that hold everywhere:
+ * - Zero-initialise a struct, set `struct_size = sizeof(it)`, fill what you need: zero means "not given" or "default".
+ * - Tensors are described, never owned. Shapes and strides are int64, strides count elements, any strides are allowed.
+ *   The logical order is fixed ([batch, heads, tokens, head_dim]); a memory layout such as [batch, tokens, heads,
+ *   head_dim] is said by strides.
+ * - Every function answers a clary_status; the text of the last failure in this thread is clary_last_error().
+ *   On failure nothing has been written to the outputs, unless the status is CLARY_DRIVER_ERROR.
+ * - Inputs are never written to. No function allocates or synchronises behind your back on a GPU; on the CPU, a
+ *   workspace may be given or is taken from the heap for the duration of the call.
+ * - Calls from several threads are safe, also on one context.
+ */
+#ifndef CLARY_CLARY_H
+#define CLARY_CLARY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(_WIN32)
+#if defined(CLARY_BUILDING)
+#define CLARY_API __declspec(dllexport)
+#else
+#define CLARY_API __declspec(dllimport)
+#endif
+#else
+#define CLARY_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CLARY_VERSION_MAJOR 0
+#define CLARY_VERSION_MINOR 1
+#define CLARY_VERSION_PATCH 0
+
+/* ---- status ---------------------------------------------------------------------------------------------------- */
+
+typedef enum clary_status {
+    CLARY_OK = 0,
+    CLARY_INVALID_ARGUMENT = 1,    /* the input is wrong; the text names argument, value and allowed set */
+    CLARY_UNSUPPORTED = 2,         /* the input is right, but no kernel of the chosen backend takes it */
+    CLARY_NO_DEVICE = 3,           /* the backend is not built in, or its device is absent */
+    CLARY_OUT_OF_MEMORY = 4,
+    CLARY_WORKSPACE_TOO_SMALL = 5, /* the text names the size that is needed */
+    CLARY_DRIVER_ERROR = 6,
+    CLARY_INTERNAL = 7             /* a bug of ours: please report the text */
+} clary_status;
+
+/* The name of a status, e.g. "invalid_argument". Never null. */
+CLARY_API const char* clary_status_string(clary_status status);
+/* The text of this thread's last failed call, one line; "" before any failure. Valid until the thread's next call. */
+CLARY_API const char* clary_last_error(void);
+/* "0.1.0" */
+CLARY_API const char* clary_version(void);
+/* Compiler, build type and backends of this build, one line, unique per build. */
+CLARY_API const char* clary_build_info(void);
+
+/* ---- tensors --------------------------------------------------------------------------------------------------- */
+
+typedef enum clary_dtype {
+    CLARY_DTYPE_NONE = 0,
+    CLARY_FP32 = 1,
+    CLARY_FP16 = 2,
+    CLARY_BF16 = 3,
+    CLARY_FP64 = 4,
+    CLARY_INT8 = 5,
+    CLARY_UINT8 = 6,
+    CLARY_INT16 = 7,
+    CLARY_INT32 = 8,
+    CLARY_INT64 = 9,
+    CLARY_BOOL = 10, /* one byte, 0 or 1 */
+    CLARY_FP8_E4M3 = 11,
+    CLARY_FP8_E5M2 = 12
+} clary_dtype;
+
+typedef enum clary_device { CLARY_CPU = 0, CLARY_CUDA = 1, CLARY_MACA = 2 } clary_device;
+
+#define CLARY_MAX_DIMS 5
+
+/* A strided view. ndim 0: not given. `data` may be null in clary_explain and the size queries. */
+typedef struct clary_tensor {
+    void* data;
+    int32_t dtype;        /* clary_dtype */
+    int32_t device;       /* clary_device */
+    int32_t device_index;
+    int32_t ndim;
+    int64_t shape[CLARY_MAX_DIMS];
+    int64_t stride[CLARY_MAX_DIMS]; /* in elements; 0 broadcasts */
+} clary_tensor;
+
+/* ---- context --------------------------------------------------------------------------------------------------- */
+
+/* Owns the CPU backend's threads. Null anywhere means the process-wide default context, whose thread count is
+ * CLARY_NUM_THREADS or the number of cores this process may use. A child after fork() gets fresh threads. */
+typedef struct clary_context clary_context;
+
+/* threads >= 1, or 0 for the default count. */
+CLARY_API clary_status clary_context_create(int32_t threads, clary_context** context);
+CLARY_API void clary_context_destroy(clary_context* context);
+CLARY_API int32_t clary_context_threads(const clary_context* context);
+
+/* ---- the problem ----------------------------------------------------------------------------------------------- */
+
+typedef enum clary_causal {
+    CLARY_CAUSAL_NONE = 0,
+    CLARY_CAUSAL_TOP_LEFT = 1,     /* key j is visible to query i where j <= i */
+    CLARY_CAUSAL_BOTTOM_RIGHT = 2, /* j <= i + kv_len - q_len: the last query sees every key */
+    CLARY_CAUSAL_OFFSET = 3        /* j <= i + causal_offset, or + causal_offsets[sequence] */
+} clary_causal;
+
+/* One attention problem. H = query heads, Hkv = key/value heads, H % Hkv == 0; query head h reads kv head
+ * h / (H / Hkv). Lengths: Lq, Lk; head dims: D of Q and K, Dv of V and the output.
+ *
+ * Position of query i, for causal masks, windows and ALiBi: i + offset, where offset is 0 for TOP_LEFT, the given
+ * offset for OFFSET, and kv_len - q_len otherwise (kv_len: this sequence's own). */
+typedef struct clary_attention_params {
+    uint32_t struct_size; /* sizeof(clary_attention_params) */
+
+    /* Dense: q [B, H, Lq, D], k [B, Hkv, Lk, D], v [B, Hkv, Lk, Dv], out [B, H, Lq, Dv], lse [B, H, Lq].
+     * Packed ("varlen", when cu_seqlens_q and cu_seqlens_k are given): q [Tq, H, D], k [Tk, Hkv, D], v [Tk, Hkv, Dv],
+     * out [Tq, H, Dv], lse [H, Tq].
+     * Paged (when block_table is given): k [pages, Hkv, page_size, D], v [pages, Hkv, page_size, Dv].
+     * Types: fp32, fp16, bf16, each tensor on its own; lse fp32, natural logarithm of the full denominator (sink
+     * included); a row without a visible key gives zeros and lse -inf. lse is optional. */
+    clary_tensor q, k, v, out, lse;
+
+    /* Recipe, e.g. "int8_int8:accurate" or "int8_fp16:fast+rotate"; null: "auto". See docs/recipes.md. */
+    const char* recipe;
+    /* "auto", "cpu", "cuda", "cuda:sm90", "maca", "sim:sm80", "reference"; null: "auto". */
+    const char* backend;
+
+    double scale;      /* used when has_scale; may be negative or zero */
+    int32_t has_scale; /* 0: scale is 1 / sqrt(D), and `scale` must be 0 */
+
+    int32_t causal;               /* clary_causal */
+    int64_t causal_offset;        /* with CLARY_CAUSAL_OFFSET */
+    clary_tensor causal_offsets;  /* int64 [B], optional, with CLARY_CAUSAL_OFFSET: one offset per sequence */
+
+    /* Sliding window around the query's position: position - window_left <= j <= position + window_right; the first
+     * window_keep keys stay visible from every query (they still obey the causal mask). */
+    int32_t has_window;
+    int64_t window_left;  /* >= 0, or -1: unlimited */
+    int64_t window_right; /* >= 0, or -1: unlimited */
+    int64_t window_keep;  /* >= 0 */
+
+    clary_tensor mask;         /* bool: true = visible; or fp32/fp16/bf16: added to the scaled score (natural units).
+                                  [B, H, Lq, Lk], broadcast by shape 1 or stride 0. Not with varlen. */
+    clary_tensor kv_lengths;   /* int32 or int64 [B]: keys at or past the length do not exist (padding) */
+    clary_tensor alibi_slopes; /* fp32 [H]: adds -slope * |position(i) - j| to the scaled score */
+    clary_tensor sinks;        /* fp32 [H]: a learned logit per head that joins the softmax's denominator */
+
+    clary_tensor cu_seqlens_q; /* int32 or int64 [B + 1], from 0 to Tq, not decreasing */
+    clary_tensor cu_seqlens_k; /* int32 or int64 [B + 1], from 0 to Tk, not decreasing */
+    int64_t max_seqlen_q;      /* varlen: the longest sequence; 0: found from cu_seqlens (on the CPU) */
+    int64_t max_seqlen_k;
+
+    clary_tensor block_table; /* int32 [B, max pages]: page of K and V for each page_size keys of a sequence */
+
+    /* Smoothing vectors to use instead of the computed means, fp32: c_k [B, Hkv, D], c_q [B, Hkv, D], and the frozen
+     * base of Q's row scales, q_base [B, Hkv]. A cache keeps its prefill's. */
+    clary_tensor c_k, c_q, q_base;
+
+    clary_context* context; /* null: the default context */
+    void* stream;           /* CUDA or MXMACA stream; ignored on the CPU */
+    void* workspace;        /* null on the CPU: taken from the heap; at least clary_workspace_size bytes, 64-aligned */
+    size_t workspace_size;
+} clary_attention_params;
+
+/* Attention in one call: quantizes, attends, writes out (and lse). Same bits as clary_quantize + clary_attend. */
+CLARY_API clary_status clary_attention(const clary_attention_params* params);
+
+/* Bytes of workspace that clary_attention (one_shot 1) or clary_attend (one_shot 0) needs for this problem. */
+CLARY_API clary_status clary_workspace_size(const clary_attention_params* params, int32_t one_shot, size_t* bytes);
+
+/* ---- two phases: quantize, attend ------------------------------------------------------------------------------- */
+
+#define CLARY_MAX_SECTIONS 16
+
+/* One array inside a packed buffer. */
+typedef struct clary_section {
+    char name[24]; /* e.g. "k_codes"; meanings: docs/packed_format.md */
+    int32_t dtype; /* clary_dtype */
+    int32_t ndim;
+    int64_t shape[CLARY_MAX_DIMS]; /* C-contiguous */
+    int64_t offset;                /* bytes from the start of the buffer, a multiple of 64 */
+} clary_section;
+
+/* Where everything lies in a packed Q, or a packed K and V. Plain data: it may be stored and loaded. */
+typedef struct clary_packed_layout {
+    uint32_t struct_size;
+    int32_t section_count;
+    int64_t bytes;  /* of the whole buffer */
+    int32_t tile;   /* keys per tile */
+    int32_t is_kv;  /* 0: packed Q, 1: packed K and V */
+    char recipe[96];
+    clary_section sections[CLARY_MAX_SECTIONS];
+} clary_packed_layout;
+
+/* The layouts that the kernel chosen for `params` reads. `kv_capacity` >= Lk keys are laid out for K and V (0: Lk);
+ * keys beyond the current length can be appended with clary_append_kv. Either layout may be null. */
+CLARY_API clary_status clary_packed_layouts(const clary_attention_params* params, int64_t kv_capacity,
+                                            clary_packed_layout* q_layout, clary_packed_layout* kv_layout);
+
+/* Quantizes params->q into `packed_q` and params->k, v into `packed_kv`, laid out as clary_packed_layouts says.
+ * Q is quantized against the vectors that the packed K and V hold (c_k, c_q, q_base), so: both in one call; or
+ * packed_q null, which packs K and V (params->q, where it holds data, still gives the statistics of Q); or packed_kv
+ * null and `packed_kv_ready` the packed K and V that this Q will attend to (decode steps on a cache). */
+CLARY_API clary_status clary_quantize(const clary_attention_params* params, int64_t kv_capacity, void* packed_q,
+                                      void* packed_kv, const void* packed_kv_ready);
+
+/* Attends packed Q to packed K and V; writes params->out and params->lse. params->q, k, v give shapes and types only;
+ * their data is not read and may be null. */
+CLARY_API clary_status clary_attend(const clary_attention_params* params, int64_t kv_capacity, const void* packed_q,
+                                    const void* packed_kv);
+
+/* Appends params->k and v ([B, Hkv, n, D]) behind the current lengths of `packed_kv`, whose smoothing vectors stay as
+ * they are. Bit-identical to quantizing everything at once with those vectors. Fails, and changes nothing, where a
+ * sequence would pass kv_capacity. */
+CLARY_API clary_status clary_append_kv(const clary_attention_params* params, int64_t kv_capacity, void* packed_kv);
+
+/* ---- merge ------------------------------------------------------------------------------------------------------ */
+
+/* Joins two partial results over disjoint keys (ring attention, split KV): out = softmax-weighted mean, lse = log of
+ * the summed denominators, computed in fp32. out_a [B, H, Lq, Dv] and lse_a [B, H, Lq] fp32 are updated in place from
+ * out_b and lse_b. -inf on either side (also both) is exact. */
+CLARY_API clary_status clary_merge(const clary_tensor* out_a, const clary_tensor* lse_a, const clary_tensor* out_b,
+                                   const clary_tensor* lse_b);
+
+/* ---- looking inside --------------------------------------------------------------------------------------------- */
+
+/* A JSON object: the kernel that would run, each other kernel with the reason why not, workspace, bytes moved,
+ * expected error. `*json` is valid until the thread's next call into Clary. Answers CLARY_OK also where no kernel
+ * takes the problem (then "kernel" is null), but CLARY_INVALID_ARGUMENT where the problem itself is wrong. */
+CLARY_API clary_status clary_explain(const clary_attention_params* params, const char** json);
+
+typedef struct clary_kernel_info {
+    uint32_t struct_size;
+    char name[48];    /* e.g. "cpu_avx512_int8_int8" */
+    char backend[16]; /* "cpu", "cuda", "maca", "sim", "reference" */
+    char arch[16];    /* "avx512", "sm90", ... */
+    char recipe[24];  /* "int8_int8" */
+    int32_t usable;   /* 1: runs on this machine */
+    char reason[160]; /* why it is not usable; "" */
+} clary_kernel_info;
+
+CLARY_API int32_t clary_kernel_count(void);
+CLARY_API clary_status clary_kernel_get(int32_t index, clary_kernel_info* info);
+/* The kernel that this thread's last clary_attention or clary_attend ran, "" before the first. */
+CLARY_API const char* clary_last_kernel(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* CLARY_CLARY_H */

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// AttentionDesc: one attention problem as a plain value, made by validate() from the C ABI's parameters. Everything
+// below the edge (dispatch, kernels, reference, explain) reads this and trusts it.
+#pragma once
+
+#include <cstdint>
+
+#include "core/recipe.h"
+#include "core/types.h"
+
+namespace clary {
+
+// Q, K, V or the output with named strides (elements). With varlen `batch` is 0 and sequences begin at their token.
+// With paged K and V `batch` steps from page to page.
+struct Operand {
+    void* data = nullptr;
+    DType dtype = DType::kNone;
+    int64_t batch_stride = 0, head_stride = 0, token_stride = 0, dim_stride = 1;
+};
+
+enum class Causal : int32_t { kNone = 0, kTopLeft = 1, kBottomRight = 2, kOffset = 3 };
+enum class MaskKind : int32_t { kNone, kBoolean, kAdditive };
+
+struct Window {
+    bool enabled = false;
+    int64_t left = -1, right = -1;  // keys before and after the query's position; -1: unlimited
+    int64_t keep = 0;               // the first keys, visible from every position
+};
+
+struct AttentionDesc {
+    int64_t batch = 0;  // sequences
+    int64_t q_heads = 0, kv_heads = 0;
+    int64_t q_len = 0, kv_len = 0;            // of the longest sequence
+    int64_t head_dim = 0, head_dim_v = 0;     // of Q and K; of V and the output
+    int64_t q_tokens = 0, kv_tokens = 0;      // dense: q_len, kv_len (per batch item); varlen: all sequences together
+
+    Operand q, k, v, out;
+    float* lse = nullptr;
+    int64_t lse_batch_stride = 0, lse_head_stride = 0, lse_token_stride = 0;
+    bool want_lse = false;
+
+    double scale = 0;
+    Causal causal = Causal::kNone;
+    int64_t causal_offset = 0;
+    TensorView causal_offsets;  // int64 [batch]
+    Window window;
+
+    MaskKind mask_kind = MaskKind::kNone;
+    TensorView mask;            // strides already 0 where broadcast; shape [batch, q_heads, q_len, kv_len]
+    TensorView kv_lengths;      // int32 or int64 [batch]
+    TensorView alibi_slopes;    // fp32 [q_heads]
+    TensorView sinks;           // fp32 [q_heads]
+    TensorView cu_seqlens_q, cu_seqlens_k;  // int32 or int64 [batch + 1]
+    TensorView block_table;     // int32 [batch, max pages]
+    int64_t page_size = 0;      // 0: not paged
+    TensorView c_k, c_q, q_base;
+
+    Recipe recipe;
+    DeviceType device = DeviceType::kCpu;
+
+    bool varlen() const { return cu_seqlens_q.given(); }
+    int64_t q_heads_per_kv() const { return q_heads / kv_heads; }
+    // A bias or predicate per (query, key) beyond causal, window and lengths.
+    bool biased() const { return mask_kind != MaskKind::kNone || alibi_slopes.given(); }
+};
+
+// One sequence of the batch. Host memory only: reads cu_seqlens, kv_lengths, causal_offsets.
+struct Sequence {
+    int64_t q_begin = 0, q_len = 0;    // q_begin: token offset within its batch item (0 unless varlen)
+    int64_t kv_begin = 0, kv_len = 0;
+    int64_t offset = 0;                // position of query i is i + offset
+};
+// kv_len_override >= 0 replaces the length that the desc says (a cache knows its own).
+Sequence sequence_of(const AttentionDesc& desc, int64_t b, int64_t kv_len_override = -1);
+
+// The keys that causal mask, window and length leave to the query at `position`: [0, keep_end) and [begin, end).
+struct KeyRange {
+    int64_t keep_end = 0, begin = 0, end = 0;
+    bool contains(int64_t j) const { return (j >= begin && j < end) || j < keep_end; }
+    bool empty() const { return begin >= end && keep_end <= 0; }
+};
+KeyRange key_range(const AttentionDesc& desc, const Sequence& sequence, int64_t position);
+
+// Element `index` of an int32 or int64 vector.
+int64_t integer_at(const TensorView& vector, int64_t index);
+
+// First element of token t of (sequence b, head h). The page is looked up where K and V are paged.
+struct TokenAddress {
+    const AttentionDesc& desc;
+    const Operand& operand;
+    int64_t b, h, token_begin;
+    bool paged;
+    const void* operator()(int64_t token) const;
+};
+TokenAddress token_address(const AttentionDesc& desc, const Operand& operand, int64_t b, int64_t h,
+                           const Sequence& sequence, bool is_q);
+
+}  // namespace clary

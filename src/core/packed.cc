@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/packed.h"
+
+#include <cstring>
+#include <initializer_list>
+#include <string>
+
+namespace clary {
+namespace {
+
+constexpr int64_t kAlignment = 64;  // bytes: one cache line, one 512-bit vector
+
+class LayoutBuilder {
+  public:
+    LayoutBuilder(const AttentionDesc& desc, bool is_kv) {
+        layout_.struct_size = sizeof(PackedLayout);
+        layout_.tile = desc.recipe.tile;
+        layout_.is_kv = is_kv;
+        const std::string text = recipe_text(desc.recipe);
+        std::strncpy(layout_.recipe, text.c_str(), sizeof(layout_.recipe) - 1);
+    }
+
+    void add(const char* name, DType dtype, std::initializer_list<int64_t> shape) {
+        clary_section& s = layout_.sections[layout_.section_count++];
+        std::strncpy(s.name, name, sizeof(s.name) - 1);
+        s.dtype = static_cast<int32_t>(dtype);
+        s.offset = layout_.bytes;
+        int64_t bytes = dtype_size(dtype);
+        for (const int64_t extent : shape) {
+            s.shape[s.ndim++] = extent;
+            bytes *= extent;
+        }
+        layout_.bytes += round_up(bytes, kAlignment);
+    }
+
+    PackedLayout take() const { return layout_; }
+
+  private:
+    PackedLayout layout_{};
+};
+
+DType storage(Format format) {
+    switch (format) {
+        case Format::kFp16: return DType::kF16;
+        case Format::kBf16: return DType::kBF16;
+        case Format::kFp32: return DType::kF32;
+        case Format::kFp8: return DType::kE4M3;
+        default: return DType::kI8;
+    }
+}
+
+}  // namespace
+
+PackedRows packed_q_rows(const AttentionDesc& desc) { return {desc.q_tokens, desc.varlen(), 0}; }
+
+PackedRows packed_kv_rows(const AttentionDesc& desc, int64_t kv_capacity) {
+    const int32_t tile = desc.recipe.tile;
+    if (desc.varlen()) return {(desc.kv_tokens / tile + desc.batch) * tile, true, tile};
+    return {round_up(kv_capacity > 0 ? kv_capacity : desc.kv_len, tile), false, tile};
+}
+
+PackedLayout packed_q_layout(const AttentionDesc& desc) {
+    LayoutBuilder layout(desc, false);
+    const int64_t items = desc.varlen() ? 1 : desc.batch;
+    const int64_t rows = packed_q_rows(desc).rows;
+    const int64_t dim = round_up(desc.head_dim, kDimMultiple);
+    layout.add("q_codes", storage(desc.recipe.qk), {items, desc.q_heads, rows, dim});
+    if (desc.recipe.quantized()) {
+        layout.add("q_scale", DType::kF32, {items, desc.q_heads, rows});
+        if (desc.recipe.key_bias()) layout.add("q_repeat", DType::kU8, {items, desc.q_heads, rows});
+        if (desc.recipe.smooth_k) layout.add("q_shift", DType::kF32, {items, desc.q_heads, rows});
+    }
+    return layout.take();
+}
+
+PackedLayout packed_kv_layout(const AttentionDesc& desc, int64_t kv_capacity) {
+    const Recipe& recipe = desc.recipe;
+    LayoutBuilder layout(desc, true);
+    const int64_t items = desc.varlen() ? 1 : desc.batch;
+    const int64_t heads = desc.kv_heads;
+    const int64_t rows = packed_kv_rows(desc, kv_capacity).rows;
+    const int64_t tiles = rows / recipe.tile;
+    const int64_t dim = round_up(desc.head_dim, kDimMultiple);
+    const int64_t dim_v = round_up(desc.head_dim_v, kDimMultiple);
+
+    layout.add("lengths", DType::kI64, {desc.batch});
+    layout.add("k_codes", storage(recipe.qk), {items, heads, rows, dim});
+    if (recipe.quantized()) {
+        layout.add("k_scale", DType::kF32, {items, heads, rows});
+        layout.add("k_pair", DType::kI16, {items, heads, rows, 2});  // key bias in units, sum of the codes
+        layout.add("tile_base", DType::kF32, {items, heads, tiles});
+        layout.add("c_k", DType::kF32, {desc.batch, heads, dim});
+        layout.add("c_q", DType::kF32, {desc.batch, heads, dim});
+        layout.add("q_base", DType::kF32, {desc.batch, heads});
+    }
+    if (recipe.v_scale == VScale::kNone)
+        layout.add("v_codes", storage(recipe.pv), {items, heads, rows, dim_v});
+    else
+        layout.add("v_codes", storage(recipe.pv), {items, heads, tiles, dim_v, recipe.tile});
+    switch (recipe.v_scale) {
+        case VScale::kNone: break;
+        case VScale::kChannel: layout.add("v_scale", DType::kF32, {desc.batch, heads, dim_v}); break;
+        case VScale::kChannelTile: layout.add("v_scale", DType::kF32, {items, heads, tiles, dim_v}); break;
+        case VScale::kToken:
+            layout.add("v_scale", DType::kF32, {items, heads, tiles});
+            layout.add("v_weight", DType::kU8, {items, heads, rows});
+            break;
+    }
+    if (recipe.smooth_v) layout.add("v_mean", DType::kF32, {desc.batch, heads, dim_v});
+    if (kv_capacity > 0 && recipe.quantized()) {
+        // The unquantized tokens of the last, partly filled tile: appending packs that tile anew from them.
+        layout.add("tail_k", DType::kF32, {desc.batch, heads, recipe.tile, desc.head_dim});
+        layout.add("tail_v", DType::kF32, {desc.batch, heads, recipe.tile, desc.head_dim_v});
+    }
+    return layout.take();
+}
+
+}  // namespace clary

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The packed format: where quantized Q, and quantized K and V, lie in a buffer. Meanings: docs/packed_format.md.
+//
+// Rows. A "row" is a token of one (batch item, head). Dense problems have one batch item per sequence, each padded to
+// a multiple of the tile; varlen problems have a single batch item in which sequence b begins at row
+// (cu_seqlens[b] / tile + b) * tile, so that no tile is shared and no prefix sum is needed.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "clary/clary.h"
+#include "core/desc.h"
+
+namespace clary {
+
+using PackedLayout = clary_packed_layout;
+
+// Where the rows of each (sequence, head) lie.
+struct PackedRows {
+    int64_t rows = 0;  // per (batch item, head)
+    bool varlen = false;
+    int32_t tile = 0;
+
+    // Row index of the sequence's first token, counted over the whole section.
+    int64_t begin(int64_t b, int64_t h, int64_t heads, int64_t token_begin) const {
+        return varlen ? h * rows + (tile ? (token_begin / tile + b) * tile : token_begin) : (b * heads + h) * rows;
+    }
+};
+PackedRows packed_q_rows(const AttentionDesc& desc);
+PackedRows packed_kv_rows(const AttentionDesc& desc, int64_t kv_capacity);
+
+// Layouts of the CPU backend and the oracles. kv_capacity 0: exactly kv_len, no room to append.
+PackedLayout packed_q_layout(const AttentionDesc& desc);
+PackedLayout packed_kv_layout(const AttentionDesc& desc, int64_t kv_capacity);
+
+// Head dims are padded with zeros to a multiple of this many columns: one vector of 4-byte groups, 16 wide.
+inline constexpr int64_t kDimMultiple = 16;
+constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// Start of a section in `buffer`; null where the layout has no such section.
+template <typename T>
+T* section(const PackedLayout& layout, void* buffer, std::string_view name) {
+    for (int32_t i = 0; i < layout.section_count; ++i)
+        if (name == layout.sections[i].name)
+            return reinterpret_cast<T*>(static_cast<char*>(buffer) + layout.sections[i].offset);
+    return nullptr;
+}
+template <typename T>
+const T* section(const PackedLayout& layout, const void* buffer, std::string_view name) {
+    return section<T>(layout, const_cast<void*>(buffer), name);
+}
+
+}  // namespace clary
