@@ -3,7 +3,7 @@
 //
 //   scale = Ue4m3(amax / 6)   code = E2m1(x / scale)   value = code * scale
 //
-// There is no second scale for the tensor: an amax above 448 * 6 = 2688 saturates, one below 6 * 2^-10 gives scale 0
+// There is no second scale for the tensor: an amax above 448 * 6 = 2688 saturates, one up to 6 * 2^-10 gives scale 0
 // and a group of zeros. P comes in two levels: each row is first multiplied so that its largest value is kPFp4RowMax.
 #pragma once
 
