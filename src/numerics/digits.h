@@ -58,12 +58,14 @@ CLARY_HD constexpr int q_repeat(float q_base, float need) {
     return detail::floor_between(q_base / detail::larger(need, kScaleFloor), 1, kRepeatMax);
 }
 
-// Base-2 score per bias unit of a key with this K scale. a = softmax scale * log2 e > 0.
+// Base-2 score per bias unit of a key with this K scale. a = softmax scale * log2 e, of either sign but not 0: a score
+// without scale has no unit in which a bias could be counted.
 CLARY_HD constexpr float bias_unit(float q_base, float k_scale, float a) { return q_base * k_scale * a; }
 
-// The K scale of a group: its need, raised where the largest |beta - base| of its keys would not fit the digits.
+// The K scale of a group: its need, raised where the largest |beta - base| of its keys would not fit the digits. a as
+// in bias_unit.
 CLARY_HD constexpr float k_scale_for_bias(float need, float largest_local_bias, float q_base, float a) {
-    const float fit = largest_local_bias / (static_cast<float>(kBiasMax) * q_base * a);
+    const float fit = largest_local_bias / (static_cast<float>(kBiasMax) * q_base * (a < 0 ? -a : a));
     return detail::larger(detail::larger(need, fit), kScaleFloor);
 }
 
@@ -71,7 +73,7 @@ CLARY_HD constexpr float k_scale_for_bias(float need, float largest_local_bias, 
 // end of the range. No bias, or a unit that underflowed to 0, gives 0.
 CLARY_HD constexpr int16_t bias_units(float local_bias, float unit) {
     const float limit = static_cast<float>(kBiasMax);
-    const float units = local_bias == 0 || !(unit > 0) ? 0.0f : local_bias / unit;
+    const float units = local_bias == 0 || unit == 0 ? 0.0f : local_bias / unit;
     const float low = units < -limit ? -limit : units;
     const float clamped = low > limit ? limit : low;
     return static_cast<int16_t>(detail::is_nan(units) ? 0.0f : round_half_even(clamped));

@@ -126,6 +126,8 @@ TEST(Digits, ARaisedKScaleAlwaysHoldsTheBias) {
         const float q_base = std::exp2(exponent(random)), a = std::exp2(exponent(random) / 4);
         const float need = std::exp2(exponent(random)), largest = std::exp2(exponent(random));
         const float k_scale = k_scale_for_bias(need, largest, q_base, a), unit = bias_unit(q_base, k_scale, a);
+        ASSERT_EQ(k_scale_for_bias(need, largest, q_base, -a), k_scale) << "a negative softmax scale";
+        ASSERT_EQ(bias_units(largest, bias_unit(q_base, k_scale, -a)), -bias_units(largest, unit));
         ASSERT_GE(k_scale, need);
         // Nothing is clamped: the end of the range rounds to itself.
         ASSERT_LT(static_cast<double>(largest) / static_cast<double>(unit), kBiasMax + 0.01);
