@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/dispatch.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <set>
+
+namespace clary {
+namespace {
+
+struct BackendQuery {
+    std::string_view backend, arch;  // arch "": any
+
+    explicit BackendQuery(std::string_view text) {
+        const size_t colon = text.find(':');
+        backend = text.substr(0, colon);
+        if (colon != std::string_view::npos) arch = text.substr(colon + 1);
+    }
+    bool matches(const KernelRow& row) const {
+        if (backend == "auto") return row.backend != std::string_view("reference") && row.backend != std::string_view("sim");
+        return backend == row.backend && (arch.empty() || arch == row.arch);
+    }
+};
+
+Status check_backend(std::span<const KernelTable> tables, std::string_view backend) {
+    if (backend == "auto") return Status::ok();
+    const BackendQuery query(backend);
+    std::set<std::string> known = {"auto"};
+    for (const KernelTable& table : tables)
+        for (const KernelRow& row : table) {
+            if (query.matches(row)) return Status::ok();
+            known.insert(row.backend);
+            if (*row.arch != '\0') known.insert(fmt::format("{}:{}", row.backend, row.arch));
+        }
+    const bool exists = query.backend == "cuda" || query.backend == "maca" || query.backend == "sim";
+    return {exists ? StatusCode::kNoDevice : StatusCode::kInvalidArgument,
+            fmt::format("backend: '{}' is {}; allowed: {}", backend, exists ? "not part of this build" : "unknown",
+                        fmt::join(known, ", "))};
+}
+
+std::string reject(const KernelRow& row, const AttentionDesc& desc) {
+    if (std::string reason = row.usable(); !reason.empty()) return reason;
+    return row.supports(desc);
+}
+
+// First fitting row for desc.recipe; rejections are collected on the way.
+void search(std::span<const KernelTable> tables, const BackendQuery& query, const AttentionDesc& desc, Choice* choice) {
+    for (const KernelTable& table : tables)
+        for (const KernelRow& row : table) {
+            if (!query.matches(row) || row.qk != desc.recipe.qk || row.pv != desc.recipe.pv) continue;
+            std::string reason = reject(row, desc);
+            if (reason.empty()) {
+                choice->row = &row;
+                return;
+            }
+            choice->rejections.push_back({&row, std::move(reason)});
+        }
+}
+
+}  // namespace
+
+Status choose_kernel(std::span<const KernelTable> tables, std::string_view backend, bool recipe_is_auto,
+                     AttentionDesc* desc, Choice* choice) {
+    CLARY_RETURN_IF_ERROR(check_backend(tables, backend));
+    const BackendQuery query(backend);
+    search(tables, query, *desc, choice);
+    if (choice->row || !recipe_is_auto) return Status::ok();
+    // The exact path takes what the quantized kernels do not (head dims above theirs).
+    desc->recipe = preset_recipe(Format::kFp32, Format::kFp32, Preset::kAccurate);
+    search(tables, query, *desc, choice);
+    return Status::ok();
+}
+
+Status no_kernel(const AttentionDesc& desc, std::string_view backend, const Choice& choice) {
+    if (choice.rejections.empty())
+        return unsupported(fmt::format("recipe: {} has no kernel on backend {}; see clary_explain, or use "
+                                       "backend reference", recipe_text(desc.recipe), backend));
+    // The last rejected row is the most general of its backend, so its reason is the one that helps.
+    const Rejection& last = choice.rejections.back();
+    return unsupported(fmt::format("{} ({})", last.reason, last.row->name));
+}
+
+int64_t one_shot_workspace(const KernelRow& row, const AttentionDesc& desc, const Context& context) {
+    if (row.attention) return 0;
+    return packed_q_layout(desc).bytes + packed_kv_layout(desc, 0).bytes + row.attend_workspace(desc, context);
+}
+
+Status run_one_shot(const KernelRow& row, const Call& call) {
+    if (row.attention) return row.attention(call);
+    auto* const packed_q = static_cast<char*>(call.workspace);
+    char* const packed_kv = packed_q + packed_q_layout(call.desc).bytes;
+    Call inner = call;
+    inner.workspace = packed_kv + packed_kv_layout(call.desc, 0).bytes;
+    CLARY_RETURN_IF_ERROR(row.quantize(inner, 0, packed_q, packed_kv, nullptr));
+    return row.attend(inner, 0, packed_q, packed_kv);
+}
+
+}  // namespace clary

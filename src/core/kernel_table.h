@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// A backend is a constexpr table of kernel rows, best first. Dispatch walks the tables and `explain` prints them;
+// there are no if-ladders elsewhere. core knows backends through this header alone.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "core/context.h"
+#include "core/desc.h"
+#include "core/packed.h"
+
+namespace clary {
+
+// What a kernel gets besides the problem.
+struct Call {
+    const AttentionDesc& desc;
+    Context& context;
+    void* stream = nullptr;
+    void* workspace = nullptr;  // 64-byte aligned, at least what the row's workspace function said
+};
+
+struct KernelRow {
+    const char* name;     // <backend>_<arch>_<qk>_<pv>, e.g. "cpu_avx512_int8_int8"
+    const char* backend;  // "cpu", "cuda", "maca", "sim", "reference"
+    const char* arch;     // "avx512", "sm90"; "" where a backend has only one
+    Format qk, pv;
+
+    // "" when this machine can run the kernel, else the reason why not.
+    std::string (*usable)();
+    // "" when the kernel takes the problem (recipe's options included), else the argument, its value and what is allowed.
+    std::string (*supports)(const AttentionDesc& desc);
+
+    // Two-phase kernels. Packed buffers follow packed_q_layout() and packed_kv_layout().
+    int64_t (*attend_workspace)(const AttentionDesc& desc, const Context& context);  // bytes
+    // packed_q or packed_kv may be null; q_statistics: params->q holds data. With packed_kv null, `ready` is read.
+    Status (*quantize)(const Call& call, int64_t kv_capacity, void* packed_q, void* packed_kv, const void* ready);
+    Status (*attend)(const Call& call, int64_t kv_capacity, const void* packed_q, const void* packed_kv);
+    Status (*append)(const Call& call, int64_t kv_capacity, void* packed_kv);
+
+    // One-shot kernels (the reference): everything in one call, no packed format; then the four above are null.
+    Status (*attention)(const Call& call);
+};
+
+using KernelTable = std::span<const KernelRow>;
+
+}  // namespace clary

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one place where the C ABI's parameters are checked and become an AttentionDesc. Every message names argument,
+// value and allowed set; nothing below checks again.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "clary/clary.h"
+#include "core/desc.h"
+
+namespace clary {
+
+// What the caller is about to do, and so which data pointers must be there.
+enum class Purpose {
+    kShapes,    // explain, sizes, layouts: no data needed
+    kAttention, // q, k, v, out
+    kQuantize,  // q and / or k, v: checked by the caller
+    kAttend,    // out
+    kAppend,    // k, v
+};
+
+// recipe "auto" (or null) leaves desc->recipe at its default and sets *recipe_is_auto.
+Status validate(const clary_attention_params& params, Purpose purpose, AttentionDesc* desc, bool* recipe_is_auto);
+
+Status validate_merge(const clary_tensor& out_a, const clary_tensor& lse_a, const clary_tensor& out_b,
+                      const clary_tensor& lse_b);
+
+TensorView view_of(const clary_tensor& tensor);
+
+}  // namespace clary
