@@ -149,8 +149,8 @@ Status dtype_of(const std::string& descr, DType* out) {
 // Copies an array whose first index runs fastest into C order.
 template <std::size_t kElementBytes>
 void from_fortran_order(std::span<const int64_t> shape, const std::byte* source, std::byte* target, std::size_t count) {
-    std::vector<std::size_t> index(shape.size(), 0);
-    std::vector<std::size_t> stride(shape.size(), 1);  // elements, in the source
+    std::array<std::size_t, kMaxTensorDims> index{};
+    std::array<std::size_t, kMaxTensorDims> stride{1};  // elements, in the source
     for (std::size_t d = 1; d < shape.size(); ++d) stride[d] = stride[d - 1] * static_cast<std::size_t>(shape[d - 1]);
     std::size_t from = 0;
     for (std::size_t to = 0; to < count; ++to) {

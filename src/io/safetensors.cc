@@ -4,10 +4,10 @@
 #include "io/safetensors.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
 
 #include "io/checks.h"
@@ -36,12 +36,12 @@ const DTypeRow* row_of(DType dtype) {
 
 struct Entry {
     std::string name;
-    std::optional<std::string> dtype;
-    std::optional<std::vector<int64_t>> shape;
-    std::optional<std::vector<int64_t>> data_offsets;  // {begin, end} in the data section
+    std::string dtype;
+    std::vector<int64_t> shape;
+    std::vector<int64_t> data_offsets;  // {begin, end} in the data section
 
-    int64_t begin() const { return (*data_offsets)[0]; }
-    int64_t end() const { return (*data_offsets)[1]; }
+    int64_t begin() const { return data_offsets[0]; }
+    int64_t end() const { return data_offsets[1]; }
     std::size_t byte_count() const { return static_cast<std::size_t>(end() - begin()); }
 };
 
@@ -83,6 +83,7 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
         } else if (level_ == Level::kRoot) {
             level_ = root_key_ == kMetadataKey ? Level::kMetadata : Level::kEntry;
             if (level_ == Level::kEntry) entries.emplace_back().name = root_key_;
+            fields_.clear();
         } else {
             return unexpected("an object");
         }
@@ -91,12 +92,12 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
 
     bool end_object() override {
         if (level_ == Level::kEntry) {
-            const Entry& entry = entries.back();
-            if (!entry.dtype) return stop("'dtype' is missing");
-            if (!entry.shape) return stop("'shape' is missing");
-            if (!entry.data_offsets) return stop("'data_offsets' is missing");
-            if (entry.data_offsets->size() != 2) {
-                return stop(fmt::format("'data_offsets' has {} values (allowed: 2)", entry.data_offsets->size()));
+            for (const std::string_view field : kFields) {
+                if (fields_.find(field) == fields_.end()) return stop(fmt::format("'{}' is missing", field));
+            }
+            const std::size_t offset_count = entries.back().data_offsets.size();
+            if (offset_count != 2) {
+                return stop(fmt::format("'data_offsets' has {} values (allowed: 2)", offset_count));
             }
         }
         level_ = level_ == Level::kRoot ? Level::kOutside : Level::kRoot;
@@ -109,19 +110,10 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
             root_key_ = std::move(value);
             return true;
         }
-        bool is_new = true;
-        if (level_ == Level::kMetadata) {
-            is_new = metadata.emplace(value, "").second;
-        } else if (value == "dtype") {
-            is_new = !entries.back().dtype;
-        } else if (value == "shape") {
-            is_new = !entries.back().shape;
-        } else if (value == "data_offsets") {
-            is_new = !entries.back().data_offsets;
-        } else {
-            return stop("unknown field " + quote(value) + " (allowed: dtype, shape, data_offsets)");
+        if (level_ == Level::kEntry && std::find(kFields.begin(), kFields.end(), value) == kFields.end()) {
+            return stop(fmt::format("unknown field {} (allowed: {})", quote(value), fmt::join(kFields, ", ")));
         }
-        if (!is_new) return stop("the field " + quote(value) + " occurs twice");
+        if (!fields_.insert(value).second) return stop("the field " + quote(value) + " occurs twice");
         field_ = std::move(value);
         return true;
     }
@@ -129,7 +121,7 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
     bool start_array(std::size_t) override {
         if (level_ != Level::kEntry || field_ == "dtype") return unexpected("a list");
         Entry& entry = entries.back();
-        list_ = &(field_ == "shape" ? entry.shape : entry.data_offsets).emplace();
+        list_ = field_ == "shape" ? &entry.shape : &entry.data_offsets;
         level_ = Level::kList;
         return true;
     }
@@ -145,6 +137,7 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
 
   private:
     enum class Level { kOutside, kRoot, kMetadata, kEntry, kList };
+    static constexpr std::array<std::string_view, 3> kFields = {"dtype", "shape", "data_offsets"};
 
     bool fail(std::string text) {
         status = invalid_argument(std::move(text));
@@ -177,7 +170,8 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
     std::string root_key_;
     std::string field_;
     std::vector<int64_t>* list_ = nullptr;
-    std::set<std::string> names_;
+    std::set<std::string> names_;                // of the root
+    std::set<std::string, std::less<>> fields_;  // of the entry or the metadata that is being read
 };
 
 // The JSON text, and the data after it.
@@ -202,28 +196,31 @@ Status split(std::span<const std::byte> file, std::string_view* header, std::spa
     *header = text_of(rest.first(length));
     *data = rest.subspan(length);
     if (!header->starts_with('{')) return invalid_argument("header does not start with '{' (no safetensors file?)");
+    const std::size_t nul = header->find('\0');  // the JSON parser would take it for the end
+    if (nul != std::string_view::npos)
+        return invalid_argument(fmt::format("header: NUL at byte {} of the header", nul));
     return Status::ok();
 }
 
 // Fills name, dtype and shape of *out; its bytes wait until all entries are known to be sound.
 Status check_entry(const Entry& entry, std::size_t data_bytes, Tensor* out) {
     const auto row = std::find_if(std::begin(kDTypes), std::end(kDTypes),
-                                  [&](const DTypeRow& candidate) { return candidate.name == *entry.dtype; });
+                                  [&](const DTypeRow& candidate) { return candidate.name == entry.dtype; });
     if (row == std::end(kDTypes)) {
         std::vector<std::string_view> names;
         for (const DTypeRow& known : kDTypes) names.push_back(known.name);
         return invalid_argument(
-            fmt::format("dtype {} is not supported (allowed: {})", quote(*entry.dtype), fmt::join(names, ", ")));
+            fmt::format("dtype {} is not supported (allowed: {})", quote(entry.dtype), fmt::join(names, ", ")));
     }
-    const std::string offsets = shape_text(*entry.data_offsets);
+    const std::string offsets = shape_text(entry.data_offsets);
     if (entry.begin() > entry.end()) {
         return invalid_argument(fmt::format("data_offsets {} end before they begin", offsets));
     }
     std::size_t byte_count = 0;
-    CLARY_RETURN_IF_ERROR(dense_byte_count(row->dtype, *entry.shape, &byte_count));
+    CLARY_RETURN_IF_ERROR(dense_byte_count(row->dtype, entry.shape, &byte_count));
     if (entry.byte_count() != byte_count) {
         return invalid_argument(fmt::format("data_offsets {} hold {} bytes, but shape {} of {} needs {}", offsets,
-                                            entry.byte_count(), shape_text(*entry.shape), row->name, byte_count));
+                                            entry.byte_count(), shape_text(entry.shape), row->name, byte_count));
     }
     if (static_cast<uint64_t>(entry.end()) > data_bytes) {
         return invalid_argument(
@@ -231,7 +228,7 @@ Status check_entry(const Entry& entry, std::size_t data_bytes, Tensor* out) {
     }
     out->name = entry.name;
     out->dtype = row->dtype;
-    out->shape = *entry.shape;
+    out->shape = entry.shape;
     return Status::ok();
 }
 
@@ -243,7 +240,7 @@ Status check_tiling(const std::vector<Entry>& sorted, std::size_t data_bytes) {
             return in_tensor(entry.name,
                              invalid_argument(fmt::format(
                                  "data_offsets {} {} (allowed: to begin at {}, where the tensor before it ends)",
-                                 shape_text(*entry.data_offsets),
+                                 shape_text(entry.data_offsets),
                                  entry.begin() < covered ? "overlap the tensor before it" : "leave a gap", covered)));
         }
         covered = entry.end();
@@ -265,7 +262,7 @@ Status read(std::span<const std::byte> file, TensorFile* out) {
         HeaderHandler handler;
         if (!nlohmann::json::sax_parse(header.begin(), header.end(), &handler)) return handler.status;
         std::stable_sort(handler.entries.begin(), handler.entries.end(),
-                         [](const Entry& a, const Entry& b) { return *a.data_offsets < *b.data_offsets; });
+                         [](const Entry& a, const Entry& b) { return a.data_offsets < b.data_offsets; });
 
         TensorFile result;
         for (const Entry& entry : handler.entries) {

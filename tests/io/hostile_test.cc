@@ -99,8 +99,8 @@ TEST_P(Damaged, RandomDamageNeverCrashes) {
     EXPECT_GT(refused, kRounds / 4);  // the damage reaches what is checked
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, Damaged, testing::ValuesIn(kCases), [](const auto& info) {
-    std::string name = info.param.fixture;
+INSTANTIATE_TEST_SUITE_P(Fixtures, Damaged, testing::ValuesIn(kCases), [](const auto& test) {
+    std::string name = test.param.fixture;
     for (char& c : name) {
         if (c == '/' || c == '.') c = '_';
     }

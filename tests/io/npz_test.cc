@@ -167,7 +167,7 @@ TEST_F(NpzPatched, RefusesSizesThatLie) {
     archive = stored;
     patch<uint32_t>(&archive, kCentral, 20, 151);
     patch<uint32_t>(&archive, kCentral, 24, 151);
-    expect_refused(archive, {"'q'", "declared size 151", "128 + 24"});
+    expect_refused(archive, {"'q'", "CRC"});
     archive = stored;
     patch<uint32_t>(&archive, kCentral, 20, 0xffffffff);
     expect_refused(archive, {"'q.npy'", "zip64 sizes are missing"});

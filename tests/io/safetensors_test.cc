@@ -101,7 +101,8 @@ TEST(Safetensors, RefusesHeadersThatAreNotJson) {
     expect_refused("{}}", 0, {"JSON at byte 3"});
     expect_refused("{\"a\xff\":{}}", 0, {"UTF-8"});
     expect_refused("{\"a\\ud800\":{}}", 0, {"JSON"});
-    expect_refused(std::string("{}\0", 3), 0, {"JSON"});
+    expect_refused(std::string("{}\0{", 4), 0, {"NUL at byte 2"});
+    expect_refused(std::string("{\"\0\":{}}", 8), 0, {"NUL at byte 2"});
     expect_refused("{/**/}", 0, {"JSON"});
     expect_refused("{\"x\":NaN}", 0, {"JSON"});
     expect_refused(entry("\"F32\"", "[1e999]", "[0,4]"), 4, {"JSON"});
