@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/recipe.h"
+#include "core/desc.h"
 
 namespace clary::reference {
 
@@ -49,5 +49,8 @@ struct HeadOperands {
 
     static constexpr int64_t kQBlock = 128;
 };
+
+// `a` of a problem, see above.
+float score_factor(const AttentionDesc& desc);
 
 }  // namespace clary::reference

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// parallel_for for the reference, which stands beside the CPU backend and must not lean on its thread pool.
+// parallel_for for the reference, which (unlike the kernels on core's Context) allocates in its pieces, so that it has
+// to bring exceptions back to the caller.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 

@@ -199,6 +199,12 @@ void take_values(const std::vector<Tokens>& q, const Tokens& k, const Tokens& v,
 
 }  // namespace
 
+float score_factor(const AttentionDesc& desc) {
+    // A quantized Q carries the scale's sign in its codes, and a scale of 0 as zero queries with scale 1.
+    const double scale = !desc.recipe.quantized() ? desc.scale : desc.scale == 0 ? 1.0 : std::abs(desc.scale);
+    return static_cast<float>(scale * kLog2E);
+}
+
 HeadOperands quantize_head(const AttentionDesc& desc, int64_t b, int64_t kv_head) {
     const Sequence sequence = sequence_of(desc, b);
     HeadOperands o;
@@ -208,6 +214,7 @@ HeadOperands quantize_head(const AttentionDesc& desc, int64_t b, int64_t kv_head
     o.kv_len = sequence.kv_len;
     o.dim = desc.head_dim;
     o.dim_v = desc.head_dim_v;
+    o.a = score_factor(desc);
     const auto rows = static_cast<size_t>(o.heads * o.q_len), keys = static_cast<size_t>(o.kv_len);
     o.q.assign(rows * static_cast<size_t>(o.dim), 0.0f);
     o.q_scale.assign(rows, 1.0f);
@@ -223,14 +230,11 @@ HeadOperands quantize_head(const AttentionDesc& desc, int64_t b, int64_t kv_head
     Tokens k = gather(desc, desc.k, b, kv_head, sequence, false);
     const Tokens v = gather(desc, desc.v, b, kv_head, sequence, false);
     if (!o.recipe.quantized()) {
-        o.a = static_cast<float>(desc.scale * kLog2E);
         take_values(q, k, v, &o);
         return o;
     }
 
-    // Scale 0: every score is 0, that is zero queries with scale 1.
     const float sign = desc.scale < 0 ? -1.0f : 1.0f;
-    o.a = static_cast<float>(desc.scale == 0 ? kLog2E : std::abs(desc.scale) * kLog2E);
     if (desc.scale == 0)
         for (Tokens& head : q)
             for (float& x : head.values) x = std::isfinite(x) ? 0.0f : x;

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// HeadOperands from packed buffers (core/packed.h), so that a kernel's attend can be held against the oracle on
+// identical inputs.
+#pragma once
+
+#include "core/desc.h"
+#include "core/status.h"
+#include "reference/operands.h"
+
+namespace clary::reference {
+
+// Operands of (sequence b, kv_head) in buffers laid out by packed_q_layout(desc) and packed_kv_layout(desc,
+// kv_capacity). Fails with kUnsupported where the packed format does not hold all that the recipe needs: FP4 (group
+// scales) and smooth_q_block (means per block).
+Status unpack_head(const AttentionDesc& desc, int64_t kv_capacity, const void* packed_q, const void* packed_kv,
+                   int64_t b, int64_t kv_head, HeadOperands* operands);
+
+// The oracle's attend phase: every head unpacked and attended; key lengths come from packed_kv.
+Status attend_packed(const AttentionDesc& desc, int64_t kv_capacity, const void* packed_q, const void* packed_kv,
+                     int threads = 0);
+
+}  // namespace clary::reference
