@@ -17,18 +17,16 @@ std::string supports(const AttentionDesc& desc) {
 Status attention(const Call& call) { return attend_recipe(call.desc, call.context.threads()); }
 
 constexpr KernelRow row(const char* name, Format qk, Format pv) {
-    return {.name = name,
-            .backend = "reference",
-            .arch = "",
-            .qk = qk,
-            .pv = pv,
-            .usable = usable,
-            .supports = supports,
-            .attend_workspace = nullptr,
-            .quantize = nullptr,
-            .attend = nullptr,
-            .append = nullptr,
-            .attention = attention};
+    KernelRow kernel{};  // one-shot: the members of two-phase kernels stay null
+    kernel.name = name;
+    kernel.backend = "reference";
+    kernel.arch = "";
+    kernel.qk = qk;
+    kernel.pv = pv;
+    kernel.usable = usable;
+    kernel.supports = supports;
+    kernel.attention = attention;
+    return kernel;
 }
 
 constexpr std::array kKernels = {

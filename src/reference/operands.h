@@ -35,7 +35,7 @@ struct HeadOperands {
     float q_base = 0;                 // a bias unit of key j is q_base * k_scale_j * a in base 2
 
     std::vector<float> v;           // (kv_len, dim_v), in token order
-    std::vector<float> v_scale;     // channel: (dim_v); channel_tile: (tiles, dim_v); token: (tiles); none: empty
+    std::vector<float> v_scale;     // channel: (dim_v); channel_tile: (tiles, dim_v); token, fp16: (tiles); else empty
     std::vector<uint8_t> v_weight;  // token: (kv_len); key j counts v_weight / 15 in the row sum
     std::vector<float> v_mean;      // (dim_v), added to the finished output; empty without smooth_v
 

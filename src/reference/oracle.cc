@@ -260,8 +260,17 @@ class Oracle {
     }
 
     double tile_v_scale(int64_t tile, int64_t d) const {
-        if (o_.recipe.v_scale == VScale::kToken) return o_.v_scale[static_cast<size_t>(tile)];
-        return o_.recipe.v_scale == VScale::kChannelTile ? o_.v_scale[at(tile, o_.dim_v, d)] : 1.0;
+        switch (o_.recipe.v_scale) {
+            case VScale::kToken:
+                return o_.v_scale[static_cast<size_t>(tile)];
+            case VScale::kChannelTile:
+                return o_.v_scale[at(tile, o_.dim_v, d)];
+            case VScale::kChannel:
+                return 1;  // applied to the finished row
+            case VScale::kNone:
+                break;
+        }
+        return o_.v_scale.empty() ? 1.0 : o_.v_scale[static_cast<size_t>(tile)];
     }
 
     void finish(int64_t head, int64_t i, int64_t row_index, Row* row) {

@@ -62,6 +62,19 @@ void token_codes(const Tokens& v, int64_t tile, int64_t begin, int64_t end, Head
     }
 }
 
+// Values, divided by the smallest power of two (at least 1) that brings the tile's largest to 32768 or less, so that a
+// finite V stays finite. An fp16 accumulator of the whole row leaves no room for a scale per tile.
+void fp16_codes(const Tokens& v, int64_t tile, int64_t begin, int64_t end, HeadOperands* o) {
+    float largest = 0, scale = 1;
+    for (int64_t t = begin; t < end; ++t)
+        if (v.is_finite(t)) largest = std::max(largest, v.amax(t));
+    while (largest > 32768.0f * scale && o->recipe.accumulator != Accumulator::kFp16) scale *= 2;
+    o->v_scale[static_cast<size_t>(tile)] = scale;
+    for (int64_t t = begin; t < end; ++t)
+        for (int64_t d = 0; d < v.dim && v.is_finite(t); ++d)
+            o->v[static_cast<size_t>(t * v.dim + d)] = Fp16::from_float(v.row(t)[d] / scale).to_float();
+}
+
 // Groups of 16 keys per channel, from the sequence's first key; a group that the length cuts is filled with zeros.
 void nvfp4_codes(const Tokens& v, HeadOperands* o) {
     for (int64_t begin = 0; begin < v.count; begin += numerics::kNvfp4Group) {
@@ -121,9 +134,12 @@ void quantize_v(const Tokens& tokens, HeadOperands* o, std::vector<float>* poiso
                 nvfp4_codes(v, o);
                 break;
             }
-            for (size_t i = 0; i < o->v.size(); ++i)
-                o->v[i] = recipe.pv == Format::kBf16 ? Bf16::from_float(v.values[i]).to_float()
-                                                     : Fp16::from_float(v.values[i]).to_float();
+            if (recipe.pv == Format::kFp16) {
+                o->v_scale.resize(static_cast<size_t>(o->tiles()));
+                each_tile([&](int64_t tile, int64_t begin, int64_t end) { fp16_codes(v, tile, begin, end, o); });
+                break;
+            }
+            for (size_t i = 0; i < o->v.size(); ++i) o->v[i] = Bf16::from_float(v.values[i]).to_float();
             break;
     }
 }

@@ -36,18 +36,19 @@ Tokens gather(const AttentionDesc& desc, const Operand& operand, int64_t b, int6
 
 std::vector<float> mean(const std::vector<Tokens>& parts, int64_t begin, int64_t end) {
     const int64_t dim = parts.front().dim;
-    std::vector<double> sum(static_cast<size_t>(dim));
-    int64_t count = 0;
-    for (const Tokens& tokens : parts) {
-        for (int64_t t = begin; t < end; ++t) {
-            if (!tokens.is_finite(t)) continue;
-            ++count;
-            for (int64_t d = 0; d < dim; ++d) sum[static_cast<size_t>(d)] += tokens.row(t)[d];
-        }
-    }
     std::vector<float> result(static_cast<size_t>(dim));
-    for (size_t d = 0; d < result.size() && count > 0; ++d)
-        result[d] = static_cast<float>(sum[d] / static_cast<double>(count));
+    for (int64_t d = 0; d < dim; ++d) {
+        double sum = 0;
+        int64_t count = 0;
+        for (const Tokens& tokens : parts) {
+            for (int64_t t = begin; t < end; ++t) {
+                if (!std::isfinite(tokens.row(t)[d])) continue;
+                sum += tokens.row(t)[d];
+                ++count;
+            }
+        }
+        if (count > 0) result[static_cast<size_t>(d)] = static_cast<float>(sum / static_cast<double>(count));
+    }
     return result;
 }
 

@@ -26,7 +26,8 @@ struct Tokens {
 Tokens gather(const AttentionDesc& desc, const Operand& operand, int64_t b, int64_t head, const Sequence& sequence,
               bool is_q);
 
-// The mean over the finite tokens [begin, end) of all of `parts`: summed in float64, rounded to fp32. 0 without tokens.
+// The mean of each channel over its finite values in tokens [begin, end) of all of `parts`: summed in float64, rounded
+// to fp32. 0 where there are none.
 std::vector<float> mean(const std::vector<Tokens>& parts, int64_t begin, int64_t end);
 
 // x - c for tokens [begin, end), in fp32.

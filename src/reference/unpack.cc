@@ -95,16 +95,14 @@ void unpack_v(const PackedLayout& layout, const void* buffer, int64_t first_row,
     const auto* mean = section<float>(layout, buffer, "v_mean");
     const int64_t width = round_up(o->dim_v, kDimMultiple), first_tile = first_row / recipe.tile;
     for (int64_t j = 0; j < o->kv_len; ++j) {
-        // 8-bit V is transposed within its tile, the keys permuted in runs of 16.
+        // 8-bit V is transposed within its tile, and it and its weights have the keys permuted in runs of 16.
         const int64_t tile = first_tile + j / recipe.tile, position = numerics::v_position(j % recipe.tile);
         for (int64_t d = 0; d < o->dim_v; ++d)
             o->v.push_back(codes[recipe.v_scale == VScale::kNone ? (first_row + j) * width + d
                                                                  : (tile * width + d) * recipe.tile + position]);
-        if (weight != nullptr) o->v_weight.push_back(weight[first_row + j]);
+        if (weight != nullptr) o->v_weight.push_back(weight[tile * recipe.tile + position]);
     }
     switch (recipe.v_scale) {
-        case VScale::kNone:
-            break;
         case VScale::kChannel:
             o->v_scale.assign(scale + vectors_row * width, scale + vectors_row * width + o->dim_v);
             break;
@@ -113,7 +111,8 @@ void unpack_v(const PackedLayout& layout, const void* buffer, int64_t first_row,
                 o->v_scale.insert(o->v_scale.end(), scale + tile * width, scale + tile * width + o->dim_v);
             break;
         case VScale::kToken:
-            o->v_scale.assign(scale + first_tile, scale + first_tile + o->tiles());
+        case VScale::kNone:
+            if (scale != nullptr) o->v_scale.assign(scale + first_tile, scale + first_tile + o->tiles());
             break;
     }
     if (mean != nullptr) o->v_mean.assign(mean + vectors_row * width, mean + vectors_row * width + o->dim_v);
