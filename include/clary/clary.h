@@ -173,7 +173,8 @@ typedef struct clary_attention_params {
 /* Attention in one call: quantizes, attends, writes out (and lse). Same bits as clary_quantize + clary_attend. */
 CLARY_API clary_status clary_attention(const clary_attention_params* params);
 
-/* Bytes of workspace that clary_attention (one_shot 1) or clary_attend (one_shot 0) needs for this problem. */
+/* Bytes of workspace for this problem: of clary_attention (one_shot 1), or of each of clary_quantize, clary_attend and
+ * clary_append_kv (one_shot 0). */
 CLARY_API clary_status clary_workspace_size(const clary_attention_params* params, int32_t one_shot, size_t* bytes);
 
 /* ---- two phases: quantize, attend ------------------------------------------------------------------------------- */

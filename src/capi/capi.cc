@@ -193,7 +193,7 @@ clary_status clary_workspace_size(const clary_attention_params* params, int32_t 
         CLARY_RETURN_IF_ERROR(plan_for(params, Purpose::kShapes, &plan));
         CLARY_RETURN_IF_ERROR(require_kernel(plan, one_shot == 0));
         *bytes = static_cast<size_t>(one_shot ? clary::one_shot_workspace(*plan.choice.row, plan.desc, *plan.context)
-                                              : plan.choice.row->attend_workspace(plan.desc, *plan.context));
+                                              : plan.choice.row->workspace(plan.desc, *plan.context));
         return Status::ok();
     });
 }
@@ -227,8 +227,10 @@ clary_status clary_quantize(const clary_attention_params* params, int64_t kv_cap
         const bool has_keys = plan.desc.batch > 0 && plan.desc.kv_tokens > 0;
         if (packed_kv != nullptr && has_keys && plan.desc.k.data == nullptr) return null_argument("k.data");
         if (packed_kv != nullptr && has_keys && plan.desc.v.data == nullptr) return null_argument("v.data");
-        return plan.choice.row->quantize(Call{plan.desc, *plan.context, params->stream}, kv_capacity, packed_q,
-                                         packed_kv, packed_kv_ready);
+        Workspace workspace;
+        CLARY_RETURN_IF_ERROR(workspace.get(*params, plan.choice.row->workspace(plan.desc, *plan.context)));
+        return plan.choice.row->quantize(Call{plan.desc, *plan.context, params->stream, workspace.data()}, kv_capacity,
+                                         packed_q, packed_kv, packed_kv_ready);
     });
 }
 
@@ -243,7 +245,7 @@ clary_status clary_attend(const clary_attention_params* params, int64_t kv_capac
         CLARY_RETURN_IF_ERROR(check_capacity(plan.desc, kv_capacity));
         Workspace workspace;
         CLARY_RETURN_IF_ERROR(
-            workspace.get(*params, plan.choice.row->attend_workspace(plan.desc, *plan.context)));
+            workspace.get(*params, plan.choice.row->workspace(plan.desc, *plan.context)));
         CLARY_RETURN_IF_ERROR(plan.choice.row->attend(
             Call{plan.desc, *plan.context, params->stream, workspace.data()}, kv_capacity, packed_q, packed_kv));
         ran(plan, "attend");
@@ -260,7 +262,10 @@ clary_status clary_append_kv(const clary_attention_params* params, int64_t kv_ca
         CLARY_RETURN_IF_ERROR(check_capacity(plan.desc, kv_capacity));
         if (kv_capacity == 0)
             return clary::invalid_argument("kv_capacity: 0; allowed: the capacity that the buffer was laid out for");
-        return plan.choice.row->append(Call{plan.desc, *plan.context, params->stream}, kv_capacity, packed_kv);
+        Workspace workspace;
+        CLARY_RETURN_IF_ERROR(workspace.get(*params, plan.choice.row->workspace(plan.desc, *plan.context)));
+        return plan.choice.row->append(Call{plan.desc, *plan.context, params->stream, workspace.data()}, kv_capacity,
+                                       packed_kv);
     });
 }
 

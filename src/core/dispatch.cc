@@ -83,7 +83,7 @@ Status no_kernel(const AttentionDesc& desc, std::string_view backend, const Choi
 
 int64_t one_shot_workspace(const KernelRow& row, const AttentionDesc& desc, const Context& context) {
     if (row.attention) return 0;
-    return packed_q_layout(desc).bytes + packed_kv_layout(desc, 0).bytes + row.attend_workspace(desc, context);
+    return packed_q_layout(desc).bytes + packed_kv_layout(desc, 0).bytes + row.workspace(desc, context);
 }
 
 Status run_one_shot(const KernelRow& row, const Call& call) {

@@ -78,10 +78,10 @@ std::string explain_json(const AttentionDesc& desc, std::string_view backend, co
     if (choice.row) {
         const bool packs = choice.row->attention == nullptr;
         const int64_t packed = packs ? packed_q_layout(desc).bytes + packed_kv_layout(desc, 0).bytes : 0;
-        json += fmt::format(R"(,"threads":{},"workspace_bytes":{},"packed_bytes":{},"attend_workspace_bytes":{})"
+        json += fmt::format(R"(,"threads":{},"workspace_bytes":{},"packed_bytes":{},"phase_workspace_bytes":{})"
                             R"(,"bytes_moved":{})",
                             context.threads(), one_shot_workspace(*choice.row, desc, context), packed,
-                            packs ? choice.row->attend_workspace(desc, context) : 0, tensor_bytes(desc) + 2 * packed);
+                            packs ? choice.row->workspace(desc, context) : 0, tensor_bytes(desc) + 2 * packed);
     }
     if (const ExpectedError* expected = expected_error(desc.recipe))
         json += fmt::format(R"(,"expected_rel_l1":{{"language_model_median":{},"language_model_worst_layer":{},)"

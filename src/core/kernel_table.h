@@ -33,8 +33,8 @@ struct KernelRow {
     std::string (*supports)(const AttentionDesc& desc);
 
     // Two-phase kernels. Packed buffers follow packed_q_layout() and packed_kv_layout().
-    int64_t (*attend_workspace)(const AttentionDesc& desc, const Context& context);  // bytes
-    // packed_q or packed_kv may be null; q_statistics: params->q holds data. With packed_kv null, `ready` is read.
+    int64_t (*workspace)(const AttentionDesc& desc, const Context& context);  // bytes that each of the three needs
+    // packed_q or packed_kv may be null. With packed_kv null, `ready` holds the K and V that Q will attend to.
     Status (*quantize)(const Call& call, int64_t kv_capacity, void* packed_q, void* packed_kv, const void* ready);
     Status (*attend)(const Call& call, int64_t kv_capacity, const void* packed_q, const void* packed_kv);
     Status (*append)(const Call& call, int64_t kv_capacity, void* packed_kv);

@@ -98,7 +98,9 @@ PackedLayout packed_kv_layout(const AttentionDesc& desc, int64_t kv_capacity) {
     else
         layout.add("v_codes", storage(recipe.pv), {items, heads, tiles, dim_v, recipe.tile});
     switch (recipe.v_scale) {
-        case VScale::kNone: break;
+        case VScale::kNone:
+            if (recipe.pv == Format::kFp16 && recipe.quantized()) layout.add("v_scale", DType::kF32, {items, heads, tiles});
+            break;
         case VScale::kChannel: layout.add("v_scale", DType::kF32, {desc.batch, heads, dim_v}); break;
         case VScale::kChannelTile: layout.add("v_scale", DType::kF32, {items, heads, tiles, dim_v}); break;
         case VScale::kToken:

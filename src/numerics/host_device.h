@@ -6,6 +6,9 @@
 
 #if defined(__CUDACC__) || defined(__MACACC__)
 #define CLARY_HD __host__ __device__
+#elif defined(CLARY_FORCE_INLINE)
+// Files compiled for one instruction set leave no shared inline functions behind.
+#define CLARY_HD [[gnu::always_inline]]
 #else
 #define CLARY_HD
 #endif

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Clary's CPU attention beside PyTorch's CPU scaled_dot_product_attention: same process, same threads, alternated.
+
+    python3 bench/compare_torch.py build/cpu-release/lib/libclary.so --threads 1 2 --head-dim 64 128 --seq 1024 4096
+
+Times whole calls (quantization included) on N(0,1) data, after each result was compared with float64 attention.
+Prints medians and the ratio to PyTorch; --json writes records as docs/cli.md describes them.
+"""
+
+import argparse
+import ctypes
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+
+import torch
+
+F32 = 1
+MAX_DIMS = 5
+
+
+class Tensor(ctypes.Structure):
+    """clary_tensor"""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("dtype", ctypes.c_int32),
+        ("device", ctypes.c_int32),
+        ("device_index", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("shape", ctypes.c_int64 * MAX_DIMS),
+        ("stride", ctypes.c_int64 * MAX_DIMS),
+    ]
+
+
+class Params(ctypes.Structure):
+    """clary_attention_params"""
+
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("q", Tensor), ("k", Tensor), ("v", Tensor), ("out", Tensor), ("lse", Tensor),
+        ("recipe", ctypes.c_char_p), ("backend", ctypes.c_char_p),
+        ("scale", ctypes.c_double), ("has_scale", ctypes.c_int32),
+        ("causal", ctypes.c_int32), ("causal_offset", ctypes.c_int64), ("causal_offsets", Tensor),
+        ("has_window", ctypes.c_int32), ("window_left", ctypes.c_int64), ("window_right", ctypes.c_int64),
+        ("window_keep", ctypes.c_int64),
+        ("mask", Tensor), ("kv_lengths", Tensor), ("alibi_slopes", Tensor), ("sinks", Tensor),
+        ("cu_seqlens_q", Tensor), ("cu_seqlens_k", Tensor), ("max_seqlen_q", ctypes.c_int64),
+        ("max_seqlen_k", ctypes.c_int64), ("block_table", Tensor),
+        ("c_k", Tensor), ("c_q", Tensor), ("q_base", Tensor),
+        ("context", ctypes.c_void_p), ("stream", ctypes.c_void_p), ("workspace", ctypes.c_void_p),
+        ("workspace_size", ctypes.c_size_t),
+    ]  # fmt: skip
+
+
+def view(tensor: torch.Tensor) -> Tensor:
+    made = Tensor(data=tensor.data_ptr(), dtype=F32, ndim=tensor.ndim)
+    made.shape[: tensor.ndim] = list(tensor.shape)
+    made.stride[: tensor.ndim] = list(tensor.stride())
+    return made
+
+
+class Clary:
+    def __init__(self, path: str):
+        self.lib = ctypes.CDLL(path)
+        self.lib.clary_last_error.restype = ctypes.c_char_p
+        self.lib.clary_last_kernel.restype = ctypes.c_char_p
+
+    def context(self, threads: int) -> ctypes.c_void_p:
+        context = ctypes.c_void_p()
+        self.check(self.lib.clary_context_create(threads, ctypes.byref(context)))
+        return context
+
+    def check(self, status: int) -> None:
+        if status != 0:
+            raise RuntimeError(self.lib.clary_last_error().decode())
+
+    def attention(self, q, k, v, out, recipe: str, causal: bool, context) -> str:
+        params = Params(struct_size=ctypes.sizeof(Params), q=view(q), k=view(k), v=view(v), out=view(out),
+                        recipe=recipe.encode(), causal=int(causal), context=context)  # fmt: skip
+        self.check(self.lib.clary_attention(ctypes.byref(params)))
+        return self.lib.clary_last_kernel().decode()
+
+
+def rel_l1(out: torch.Tensor, reference: torch.Tensor) -> float:
+    return ((out.double() - reference).abs().sum() / reference.abs().sum()).item()
+
+
+def cpu_name() -> str:
+    for line in open("/proc/cpuinfo", encoding="utf-8"):
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def git_commit() -> str:
+    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unknown"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("library")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--head-dim", type=int, nargs="+", default=[64, 128])
+    parser.add_argument("--seq", type=int, nargs="+", default=[1024, 2048, 4096])
+    parser.add_argument("--heads", type=int, default=16)
+    parser.add_argument("--recipes", nargs="+", default=["int8_int8:accurate", "int8_int8:fast", "fp32_fp32"])
+    parser.add_argument("--causal", action="store_true")
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--json")
+    args = parser.parse_args()
+
+    clary = Clary(args.library)
+    records = []
+    print(f"{cpu_name()}, PyTorch {torch.__version__}, {os.cpu_count()} cores; whole calls, fp32 in and out, medians")
+    print(f"{'threads':>7} {'D':>4} {'S':>6} {'recipe':22} {'kernel':24} {'ms':>9} {'torch ms':>9} {'ratio':>6} {'rel L1':>8}")
+    for threads in args.threads:
+        torch.set_num_threads(threads)
+        context = clary.context(threads)
+        for dim in args.head_dim:
+            for seq in args.seq:
+                generator = torch.Generator().manual_seed(seq + dim)
+                q, k, v = (torch.randn(1, args.heads, seq, dim, generator=generator) for _ in range(3))
+                out = torch.empty_like(q)
+
+                def baseline():
+                    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=args.causal)
+
+                head = [t[:, :1].double() for t in (q, k, v)]
+                reference = torch.nn.functional.scaled_dot_product_attention(*head, is_causal=args.causal)
+                errors, kernels = {}, {}
+                for recipe in args.recipes:
+                    kernels[recipe] = clary.attention(q, k, v, out, recipe, args.causal, context)
+                    errors[recipe] = rel_l1(out[:, :1], reference)
+                times = {name: [] for name in ["torch", *args.recipes]}
+                for _ in range(args.repeat):
+                    for name in times:
+                        start = time.perf_counter()
+                        if name == "torch":
+                            baseline()
+                        else:
+                            clary.attention(q, k, v, out, name, args.causal, context)
+                        times[name].append((time.perf_counter() - start) * 1e3)
+                base = statistics.median(times["torch"])
+                for recipe in args.recipes:
+                    ms = statistics.median(times[recipe])
+                    quartiles = statistics.quantiles(times[recipe], n=4)
+                    print(f"{threads:7} {dim:4} {seq:6} {recipe:22} {kernels[recipe]:24} {ms:9.2f} {base:9.2f} "
+                          f"{base / ms:6.2f} {errors[recipe]:8.5f}", flush=True)  # fmt: skip
+                    flops = 4.0 * args.heads * seq * seq * dim / (2 if args.causal else 1)
+                    records.append({
+                        "date": datetime.date.today().isoformat(), "commit": git_commit(), "machine": cpu_name(),
+                        "clock_mhz": None, "protocol": f"alternated, median of {args.repeat}, {threads} threads",
+                        "backend": "cpu", "kernel": kernels[recipe], "recipe": recipe, "tile": 128, "data": "normal",
+                        "what": "call", "batch": 1, "q_heads": args.heads, "kv_heads": args.heads, "q_len": seq,
+                        "kv_len": seq, "head_dim": dim, "causal": args.causal, "ms": ms,
+                        "ms_iqr": quartiles[2] - quartiles[0], "tops": flops / ms * 1e-9, "baseline": "torch_fp32",
+                        "baseline_ms": base, "ratio": base / ms, "rel_l1": errors[recipe],
+                    })  # fmt: skip
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump(records, file, indent=1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

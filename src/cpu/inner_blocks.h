@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two inner products of attention in the transposed formulation, as register blocks: R rows (keys of K, channels
+// of V) are broadcast against C vectors whose lanes are queries. Included by each tier with its own Vec.
+//
+//   S^T = K Q^T    rows: keys      steps: head dim      O^T = V^T P^T    rows: channels    steps: keys
+//
+// No horizontal sums, and P^T comes out in the layout that the second product reads.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "core/types.h"
+#include "numerics/hadamard.h"
+
+namespace clary::cpu {
+
+// Calls f(0) .. f(N-1) with compile-time indices: the accumulators must stay in registers.
+template <int N, typename Function>
+[[gnu::always_inline]] inline void unroll(Function&& f) {
+    [&]<int... i>(std::integer_sequence<int, i...>) {
+        (f(std::integral_constant<int, i>{}), ...);
+    }(std::make_integer_sequence<int, N>{});
+}
+
+// sum[r][c] += rows . lanes over `steps` of kDot elements each. rows: packed operands, row_stride in operands;
+// lanes: [steps][C vectors].
+template <class V, int R, int C>
+[[gnu::always_inline]] inline void dot_block(typename V::I (&sum)[R][C], const int32_t* rows, int64_t row_stride,
+                                             const int32_t* lanes, int64_t steps) {
+    for (int64_t s = 0; s < steps; ++s) {
+        typename V::I q[C];
+        unroll<C>([&](auto c) { q[c] = V::load(lanes + (s * C + c) * V::kLanes); });
+        unroll<R>([&](auto r) {
+            const typename V::I row = V::set1(rows[r * row_stride + s]);
+            unroll<C>([&](auto c) { sum[r][c] = V::dot(sum[r][c], q[c], row); });
+        });
+    }
+}
+
+// The same in fp32; row r's element of step s lies at rows[r * row_stride + s * step_stride].
+template <class V, int R, int C>
+[[gnu::always_inline]] inline void fma_block(typename V::F (&sum)[R][C], const float* rows, int64_t row_stride,
+                                             int64_t step_stride, const float* lanes, int64_t steps) {
+    for (int64_t s = 0; s < steps; ++s) {
+        typename V::F q[C];
+        unroll<C>([&](auto c) { q[c] = V::load(lanes + (s * C + c) * V::kLanes); });
+        unroll<R>([&](auto r) {
+            const typename V::F row = V::set1(rows[r * row_stride + s * step_stride]);
+            unroll<C>([&](auto c) { sum[r][c] = V::fma(row, q[c], sum[r][c]); });
+        });
+    }
+}
+
+// Rotates columns by the orthonormal Hadamard matrix of `dim` (numerics/hadamard.h): x is [dim][width], each of the
+// `width` lanes holds one vector. Stride 1, 2, 4, ... and then the norm: the order that numerics::rotate defines.
+template <class V>
+inline void rotate_lanes(float* x, int64_t dim, int64_t width) {
+    for (int64_t begin = 0, left = dim; left > 0;) {
+        const int block = numerics::hadamard_block(static_cast<int>(left));
+        for (int64_t stride = 1; stride < block; stride *= 2)
+            for (int64_t i = begin; i < begin + block; i += 2 * stride)
+                for (int64_t j = i; j < i + stride; ++j)
+                    for (int64_t lane = 0; lane < width; lane += V::kLanes) {
+                        float* const upper = x + j * width + lane;
+                        float* const lower = upper + stride * width;
+                        const typename V::F a = V::load(upper), b = V::load(lower);
+                        V::store(upper, V::add(a, b));
+                        V::store(lower, V::sub(a, b));
+                    }
+        const typename V::F norm = V::set1(numerics::hadamard_norm<float>(block));
+        for (int64_t i = begin * width; i < (begin + block) * width; i += V::kLanes)
+            V::store(x + i, V::mul(V::load(x + i), norm));
+        begin += block;
+        left -= block;
+    }
+}
+
+// rows [kLanes][dim] to columns [dim][width], and back; dim a multiple of kDimMultiple, which kLanes divides.
+template <class V>
+[[gnu::always_inline]] inline void rows_to_lanes(const float* rows, int64_t row_stride, int64_t dim, float* to, int64_t width) {
+    for (int64_t d = 0; d < dim; d += V::kLanes) V::transpose(rows + d, row_stride, to + d * width, width);
+}
+template <class V>
+[[gnu::always_inline]] inline void lanes_to_rows(const float* from, int64_t width, int64_t dim, float* rows, int64_t row_stride) {
+    for (int64_t d = 0; d < dim; d += V::kLanes) V::transpose(from + d * width, width, rows + d, row_stride);
+}
+
+// `count` contiguous elements of fp32, fp16 or bf16 to fp32, and back.
+template <class V>
+inline void load_span(float* to, const void* from, DType dtype, int64_t count) {
+    int64_t i = 0;
+    if (dtype == DType::kF32) {
+        __builtin_memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
+        return;
+    }
+    const auto* half = static_cast<const uint16_t*>(from);
+    for (; i + V::kLanes <= count; i += V::kLanes) V::storeu(to + i, V::load16(half + i, dtype));
+    if (i == count) return;
+    uint16_t rest[V::kLanes] = {};
+    float values[V::kLanes];
+    __builtin_memcpy(rest, half + i, static_cast<size_t>(count - i) * sizeof(uint16_t));
+    V::storeu(values, V::load16(rest, dtype));
+    __builtin_memcpy(to + i, values, static_cast<size_t>(count - i) * sizeof(float));
+}
+template <class V>
+inline void store_span(void* to, DType dtype, const float* from, int64_t count) {
+    int64_t i = 0;
+    if (dtype == DType::kF32) {
+        __builtin_memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
+        return;
+    }
+    auto* half = static_cast<uint16_t*>(to);
+    for (; i + V::kLanes <= count; i += V::kLanes) V::store16(half + i, dtype, V::loadu(from + i));
+    if (i == count) return;
+    uint16_t rest[V::kLanes];
+    float values[V::kLanes] = {};
+    __builtin_memcpy(values, from + i, static_cast<size_t>(count - i) * sizeof(float));
+    V::store16(rest, dtype, V::loadu(values));
+    __builtin_memcpy(half + i, rest, static_cast<size_t>(count - i) * sizeof(uint16_t));
+}
+
+}  // namespace clary::cpu
