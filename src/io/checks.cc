@@ -7,6 +7,9 @@
 namespace clary::io {
 
 Status dense_byte_count(DType dtype, std::span<const int64_t> shape, std::size_t* out) {
+    if (dtype_size(dtype) == 0) {
+        return invalid_argument(fmt::format("dtype {} is no element type", static_cast<int32_t>(dtype)));
+    }
     if (shape.size() > kMaxTensorDims) {
         return invalid_argument(
             fmt::format("shape has {} dimensions (allowed: 0 to {})", shape.size(), kMaxTensorDims));
@@ -28,9 +31,6 @@ Status dense_byte_count(DType dtype, std::span<const int64_t> shape, std::size_t
 }
 
 Status check_tensor(const Tensor& tensor) {
-    if (dtype_size(tensor.dtype) == 0) {
-        return invalid_argument(fmt::format("dtype {} is no element type", static_cast<int32_t>(tensor.dtype)));
-    }
     std::size_t byte_count = 0;
     CLARY_RETURN_IF_ERROR(dense_byte_count(tensor.dtype, tensor.shape, &byte_count));
     if (tensor.bytes.size() != byte_count) {

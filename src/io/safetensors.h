@@ -13,8 +13,8 @@ namespace clary::io::safetensors {
 // is allowed.
 Status read(std::span<const std::byte> file, TensorFile* out);
 
-// Appends nothing, replaces *out. Tensors are laid out by falling element size, then name (the format's own writer does
-// the same, so equal content gives equal bytes); data starts at a multiple of 8 bytes.
+// Replaces *out. Tensors are laid out by falling element size, then name (the format's own writer does the same, so
+// equal content gives equal bytes); data starts at a multiple of 8 bytes.
 Status write(const TensorFile& file, Bytes* out);
 
 }  // namespace clary::io::safetensors

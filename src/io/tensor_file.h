@@ -77,13 +77,13 @@ struct TensorFile {
     const Tensor* find(const std::string& name) const;  // null where there is none
 };
 
-// A tensor of zeros. invalid_argument: a negative size, more than kMaxTensorDims dimensions, or a byte count above
-// int64.
+// A tensor of zeros. invalid_argument: kNone, a negative size, more than kMaxTensorDims dimensions, or a byte count
+// above int64.
 Status make_tensor(std::string name, DType dtype, std::vector<int64_t> shape, Tensor* out);
 
 // Reads a whole file; the extension (.safetensors, .npy, .npz; any case) says the format. The tensor of a .npy file
-// is named after the file ("q.npy" -> "q"). Peak memory is about twice the file. On failure *out is unchanged, and the
-// one-line text starts with the path.
+// is named after the file ("q.npy" -> "q"). Peak memory is the file and its tensors (.npz: and one array more). On
+// failure *out is unchanged, and the one-line text starts with the path.
 Status load(const std::string& path, TensorFile* out);
 
 // Writes into a temporary file beside `path` and renames it, so `path` holds either what it held before or all of

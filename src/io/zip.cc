@@ -64,7 +64,7 @@ Status find_end(std::span<const std::byte> archive, uint64_t* out) {
 Status find_directory(std::span<const std::byte> archive, Directory* out) {
     uint64_t end = 0;
     CLARY_RETURN_IF_ERROR(find_end(archive, &end));
-    const Status split_archive = invalid_argument("zip archive is split over several files (allowed: one)");
+    Status split_archive = invalid_argument("zip archive is split over several files (allowed: one)");
     if (load_le<uint16_t>(archive, end + 4) != 0 || load_le<uint16_t>(archive, end + 6) != 0) return split_archive;
     *out = {.entry_count = load_le<uint16_t>(archive, end + 10),
             .offset = load_le<uint32_t>(archive, end + 16),
@@ -167,8 +167,8 @@ Status check_entry(std::span<const std::byte> archive, std::span<const std::byte
 
 // Entries that share bytes would let a small file unpack into a huge one.
 Status check_disjoint(const std::vector<Entry>& entries) {
-    std::vector<const Entry*> sorted;
-    for (const Entry& entry : entries) sorted.push_back(&entry);
+    std::vector<const Entry*> sorted(entries.size());
+    std::transform(entries.begin(), entries.end(), sorted.begin(), [](const Entry& entry) { return &entry; });
     std::sort(sorted.begin(), sorted.end(),
               [](const Entry* a, const Entry* b) { return a->header_offset < b->header_offset; });
     for (std::size_t i = 1; i < sorted.size(); ++i) {

@@ -142,6 +142,7 @@ TEST(MakeTensor, MakesZerosOrSaysWhyNot) {
     for (const double value : tensor.as<double>()) EXPECT_EQ(value, 0.0);
     expect_error(make_tensor("y", DType::kF32, {2, -1}, &tensor), {"'y'", "[2, -1]", "-1", ">= 0"});
     expect_error(make_tensor("y", DType::kF32, {INT64_MAX, 2}, &tensor), {"'y'", "needs more than"});
+    expect_error(make_tensor("y", DType::kNone, {2}, &tensor), {"'y'", "dtype 0"});
     EXPECT_EQ(tensor.name, "x");
 }
 
