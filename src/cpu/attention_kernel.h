@@ -50,7 +50,11 @@ class AttentionKernel {
 
   public:
     AttentionKernel(const AttendProblem& problem, const AttendTask& task, void* scratch)
-        : p_(problem), t_(task), desc_(problem.desc), tile_(problem.desc.recipe.tile), buffers_(problem.desc, scratch) {}
+        : p_(problem),
+          t_(task),
+          desc_(problem.desc),
+          tile_(problem.desc.recipe.tile),
+          buffers_(problem.desc, scratch) {}
 
     static int64_t scratch_bytes(const AttentionDesc& desc) { return Buffers(desc, nullptr).bytes; }
 
@@ -156,62 +160,65 @@ class AttentionKernel {
         return !all_visible || desc_.biased() || any_float_bias_;
     }
 
-    int64_t kv_row() const {
-        return p_.kv_rows.begin(t_.b, t_.kv_head, desc_.kv_heads, t_.sequence.kv_begin);
-    }
+    int64_t kv_row() const { return p_.kv_rows.begin(t_.b, t_.kv_head, desc_.kv_heads, t_.sequence.kv_begin); }
 
     // -- S^T = K Q^T --------------------------------------------------------------------------------------------------
     void scores(int64_t tile, int keys) {
         const int64_t row = kv_row() + tile * tile_;
         F top[C];
-        unroll<C>([&](auto c) { top[c] = V::set1(-kInfinity); });
+        CLARY_UNROLL for (int c = 0; c < C; ++c) { top[c] = V::set1(-kInfinity); }
         if constexpr (kIntQk) {
             const int32_t* k = V::row_operand(static_cast<const int8_t*>(p_.k_codes) + row * p_.dim, keys * p_.dim,
                                               buffers_.k_operand);
             const int64_t steps = p_.dim / V::kDot;
             I pair[C];
-            unroll<C>([&](auto c) { pair[c] = V::load(pair_ + c * V::kLanes); });
+            CLARY_UNROLL for (int c = 0; c < C; ++c) { pair[c] = V::load(pair_ + c * V::kLanes); }
             for (int key = 0; key < keys; key += V::kRows) {
                 I sum[V::kRows][C];
-                unroll<V::kRows>([&](auto r) {
+                CLARY_UNROLL for (int r = 0; r < V::kRows; ++r) {
                     int32_t k_pair;  // bias units | sum of codes
                     std::memcpy(&k_pair, p_.k_pair + 2 * (row + key + r), sizeof(k_pair));
-                    unroll<C>([&](auto c) { sum[r][c] = V::dot16(V::zero(), pair[c], V::set1(k_pair)); });
-                });
+                    CLARY_UNROLL for (int c = 0; c < C; ++c) {
+                        sum[r][c] = V::dot16(V::zero(), pair[c], V::set1(k_pair));
+                    }
+                }
                 dot_block<V, V::kRows, C>(sum, k + key * steps, steps, reinterpret_cast<const int32_t*>(buffers_.q),
                                           steps);
-                unroll<V::kRows>([&](auto r) {
+                CLARY_UNROLL for (int r = 0; r < V::kRows; ++r) {
                     const F k_scale = V::set1(p_.k_scale[row + key + r]);
-                    unroll<C>([&](auto c) {
+                    CLARY_UNROLL for (int c = 0; c < C; ++c) {
                         const F x = V::mul(V::to_float(sum[r][c]), k_scale);
                         top[c] = V::max(x, top[c]);
                         V::store(buffers_.x + (key + r) * kWidth + c * V::kLanes, x);
-                    });
-                });
+                    }
+                }
             }
         } else {
             const float* k = static_cast<const float*>(p_.k_codes) + row * p_.dim;
             for (int key = 0; key < keys; key += V::kRows) {
                 F sum[V::kRows][C];
-                unroll<V::kRows>([&](auto r) { unroll<C>([&](auto c) { sum[r][c] = V::set1(0.0f); }); });
+                CLARY_UNROLL for (int r = 0; r < V::kRows; ++r) {
+                    CLARY_UNROLL for (int c = 0; c < C; ++c) { sum[r][c] = V::set1(0.0f); }
+                }
                 fma_block<V, V::kRows, C>(sum, k + key * p_.dim, p_.dim, 1, buffers_.q, p_.dim);
-                unroll<V::kRows>([&](auto r) {
-                    unroll<C>([&](auto c) {
+                CLARY_UNROLL for (int r = 0; r < V::kRows; ++r) {
+                    CLARY_UNROLL for (int c = 0; c < C; ++c) {
                         top[c] = V::max(sum[r][c], top[c]);
                         V::store(buffers_.x + (key + r) * kWidth + c * V::kLanes, sum[r][c]);
-                    });
-                });
+                    }
+                }
             }
         }
-        unroll<C>([&](auto c) {
+        CLARY_UNROLL for (int c = 0; c < C; ++c) {
             const F factor = V::load(factor_ + c * V::kLanes);
             V::store(tile_factor_ + c * V::kLanes, factor);
             // -inf * NaN aside, a NaN factor (a poisoned row) makes the maximum NaN, and with it the whole row.
             V::store(tile_max_ + c * V::kLanes, V::mul(factor, top[c]));
-        });
+        }
     }
 
-    // -- masks and biases ----------------------------------------------------------------------------------------------
+    // -- masks and biases
+    // ----------------------------------------------------------------------------------------------
     void mask(int64_t first_key, int keys) {
         const bool biased = desc_.biased() || any_float_bias_;
         if (biased) fill_bias(first_key, keys);
@@ -224,7 +231,7 @@ class AttentionKernel {
             end[lane] = within(ranges_[lane].end);
             keep[lane] = within(ranges_[lane].keep_end);
         }
-        unroll<C>([&](auto c) {
+        CLARY_UNROLL for (int c = 0; c < C; ++c) {
             const int at = c * V::kLanes;
             const I from = V::load(begin + at), to = V::load(end + at), kept = V::load(keep + at);
             const F factor = V::load(factor_ + at), masked = V::set1(-kInfinity);
@@ -243,7 +250,7 @@ class AttentionKernel {
             top = V::select(nan, V::set1(std::numeric_limits<float>::quiet_NaN()), top);
             V::store(tile_max_ + at, V::select(seen, top, masked));
             V::store(tile_factor_ + at, V::set1(1.0f));
-        });
+        }
     }
 
     // Boolean and additive masks, ALiBi, and the key bias of rows that it could not ride the MMA for. Base 2.
@@ -265,8 +272,9 @@ class AttentionKernel {
                                              : load_element(at, m.dtype) * numerics::kLog2E;
             }
             if (desc_.alibi_slopes.given()) {
-                const float slope = numerics::kLog2E * static_cast<const float*>(
-                                                           desc_.alibi_slopes.data)[head * desc_.alibi_slopes.stride[0]];
+                const float slope =
+                    numerics::kLog2E *
+                    static_cast<const float*>(desc_.alibi_slopes.data)[head * desc_.alibi_slopes.stride[0]];
                 const int64_t distance = i + t_.sequence.offset - first_key;
                 for (int key = 0; key < valid; ++key)
                     bias[key * kWidth] -= slope * static_cast<float>(std::abs(distance - key));
@@ -274,19 +282,20 @@ class AttentionKernel {
             if (float_bias_[lane] != 0) {
                 const int64_t row = kv_row() + first_key;
                 for (int key = 0; key < valid; ++key)
-                    bias[key * kWidth] += static_cast<float>(p_.k_pair[2 * (row + key)]) * p_.k_scale[row + key] *
-                                          float_bias_[lane];
+                    bias[key * kWidth] +=
+                        static_cast<float>(p_.k_pair[2 * (row + key)]) * p_.k_scale[row + key] * float_bias_[lane];
             }
         }
     }
 
-    // -- online softmax over tile-local maxima ---------------------------------------------------------------------------
-    // Makes P of the tile and its weight c = 2^(m + base - R); true where a lane's reference R moved.
+    // -- online softmax over tile-local maxima
+    // --------------------------------------------------------------------------- Makes P of the tile and its weight c
+    // = 2^(m + base - R); true where a lane's reference R moved.
     bool softmax(int64_t tile, int keys) {
         const F base = V::set1(p_.tile_base ? p_.tile_base[kv_row() / tile_ + tile] : 0.0f);
         const F masked = V::set1(-kInfinity), zero = V::set1(0.0f);
         bool moved = false;
-        unroll<C>([&](auto c) {
+        CLARY_UNROLL for (int c = 0; c < C; ++c) {
             const int at = c * V::kLanes;
             const F top = V::load(tile_max_ + at);
             const M seen = V::not_equal(top, masked);
@@ -295,8 +304,8 @@ class AttentionKernel {
             const M jump = V::both(seen, V::greater(V::sub(lift, reference), V::set1(numerics::kReferenceSlack)));
             const F next = V::select(V::either(first, jump), lift, reference);
             // First tile of a lane: O and l are still zero, so any finite factor will do.
-            const F rescale = V::select(jump, V::select(first, zero, V::template exp2<6>(V::sub(reference, next))),
-                                        V::set1(1.0f));
+            const F rescale =
+                V::select(jump, V::select(first, zero, V::template exp2<6>(V::sub(reference, next))), V::set1(1.0f));
             moved |= V::any(jump);
             V::store(rescale_ + at, rescale);
             V::store(reference_ + at, next);
@@ -312,7 +321,7 @@ class AttentionKernel {
                 l = V::fma(make_p_floats(keys, at, factor, shift), weight, l);
             }
             V::store(sum_ + at, l);
-        });
+        }
         return moved;
     }
 
@@ -324,10 +333,10 @@ class AttentionKernel {
         I sum = V::zero();
         for (int position = 0; position < keys; position += 4) {
             I p[4];
-            unroll<4>([&](auto i) {
+            CLARY_UNROLL for (int i = 0; i < 4; ++i) {
                 const int64_t key = numerics::v_token(position + i);
                 p[i] = V::round(V::template exp2<4>(V::fma(V::load(buffers_.x + key * kWidth + at), factor, shift)));
-            });
+            }
             int32_t* const to = buffers_.p + position / V::kDot * kWidth + at;
             V::store_p(to, kWidth, p[0], p[1], p[2], p[3]);
             sum = V::weigh(sum, to, kWidth, weights + (weighted ? position : 0));
@@ -355,11 +364,10 @@ class AttentionKernel {
     }
 
     void rescale_output() {
-        for (int64_t d = 0; d < p_.dim_v; ++d)
-            unroll<C>([&](auto c) {
+        for (int64_t d = 0; d < p_.dim_v; ++d) CLARY_UNROLL for (int c = 0; c < C; ++c) {
                 float* const o = buffers_.o + d * kWidth + c * V::kLanes;
                 V::store(o, V::mul(V::load(o), V::load(rescale_ + c * V::kLanes)));
-            });
+            }
     }
 
     // -- O += float(V^T P) c ------------------------------------------------------------------------------------------
@@ -370,47 +378,55 @@ class AttentionKernel {
         const bool tile_scale = v_scale == VScale::kToken || kPv == Format::kFp16;
         const float* row_scale = v_scale == VScale::kChannelTile ? p_.v_scale + tile_index * p_.dim_v : nullptr;
         F weight[C];
-        unroll<C>([&](auto c) {
+        CLARY_UNROLL for (int c = 0; c < C; ++c) {
             weight[c] = V::load(weight_ + c * V::kLanes);
             if (tile_scale) weight[c] = V::mul(weight[c], V::set1(p_.v_scale[tile_index]));
-        });
-        const auto add_rows = [&](int64_t d, const auto& value) {
-            unroll<V::kRows>([&](auto r) {
-                unroll<C>([&](auto c) {
+        }
+        load_values(tile_index, kv_row() + tile * tile_, keys);
+        for (int64_t d = 0; d < p_.dim_v; d += V::kRows) {
+            F value[V::kRows][C];
+            value_block(value, d, keys);
+            CLARY_UNROLL for (int r = 0; r < V::kRows; ++r) {
+                CLARY_UNROLL for (int c = 0; c < C; ++c) {
                     float* const o = buffers_.o + (d + r) * kWidth + c * V::kLanes;
                     const F w = row_scale ? V::mul(weight[c], V::set1(row_scale[d + r])) : weight[c];
-                    V::store(o, V::fma(value(r, c), w, V::load(o)));
-                });
-            });
-        };
-        if constexpr (kIntPv) {
-            const int32_t* v = V::row_operand(static_cast<const int8_t*>(p_.v_codes) + tile_index * p_.dim_v * tile_,
-                                              p_.dim_v * tile_, buffers_.v_operand);
-            for (int64_t d = 0; d < p_.dim_v; d += V::kRows) {
-                I sum[V::kRows][C];
-                unroll<V::kRows>([&](auto r) { unroll<C>([&](auto c) { sum[r][c] = V::zero(); }); });
-                dot_block<V, V::kRows, C>(sum, v + d * (tile_ / V::kDot), tile_ / V::kDot, buffers_.p, keys / V::kDot);
-                add_rows(d, [&](auto r, auto c) { return V::to_float(sum[r][c]); });
-            }
-        } else {
-            const float* v = value_rows(kv_row() + tile * tile_, keys);
-            for (int64_t d = 0; d < p_.dim_v; d += V::kRows) {
-                F sum[V::kRows][C];
-                unroll<V::kRows>([&](auto r) { unroll<C>([&](auto c) { sum[r][c] = V::set1(0.0f); }); });
-                fma_block<V, V::kRows, C>(sum, v + d, 1, p_.dim_v, buffers_.x, keys);
-                add_rows(d, [&](auto r, auto c) { return sum[r][c]; });
+                    V::store(o, V::fma(value[r][c], w, V::load(o)));
+                }
             }
         }
     }
 
-    // V rows of the tile in fp32.
-    const float* value_rows(int64_t row, int keys) {
-        if constexpr (kPv == Format::kFp32) {
-            return static_cast<const float*>(p_.v_codes) + row * p_.dim_v;
+    // T of kRows channels from d.
+    [[gnu::always_inline]] void value_block(F (&value)[V::kRows][C], int64_t d, int keys) const {
+        if constexpr (kIntPv) {
+            I sum[V::kRows][C];
+            CLARY_UNROLL for (int r = 0; r < V::kRows; ++r) {
+                CLARY_UNROLL for (int c = 0; c < C; ++c) sum[r][c] = V::zero();
+            }
+            dot_block<V, V::kRows, C>(sum, static_cast<const int32_t*>(v_rows_) + d * (tile_ / V::kDot),
+                                      tile_ / V::kDot, buffers_.p, keys / V::kDot);
+            CLARY_UNROLL for (int r = 0; r < V::kRows; ++r) {
+                CLARY_UNROLL for (int c = 0; c < C; ++c) value[r][c] = V::to_float(sum[r][c]);
+            }
+        } else {
+            CLARY_UNROLL for (int r = 0; r < V::kRows; ++r) {
+                CLARY_UNROLL for (int c = 0; c < C; ++c) value[r][c] = V::set1(0.0f);
+            }
+            fma_block<V, V::kRows, C>(value, static_cast<const float*>(v_rows_) + d, 1, p_.dim_v, buffers_.x, keys);
+        }
+    }
+
+    // Sets v_rows_: V of the tile as the inner block reads it, int8 [dim_v, tile] operands or fp32 [keys, dim_v].
+    void load_values(int64_t tile_index, int64_t row, int keys) {
+        if constexpr (kIntPv) {
+            v_rows_ = V::row_operand(static_cast<const int8_t*>(p_.v_codes) + tile_index * p_.dim_v * tile_,
+                                     p_.dim_v * tile_, buffers_.v_operand);
+        } else if constexpr (kPv == Format::kFp32) {
+            v_rows_ = static_cast<const float*>(p_.v_codes) + row * p_.dim_v;
         } else {
             load_span<V>(buffers_.v_tile, static_cast<const uint16_t*>(p_.v_codes) + row * p_.dim_v,
                          kPv == Format::kFp16 ? DType::kF16 : DType::kBF16, keys * p_.dim_v);
-            return buffers_.v_tile;
+            v_rows_ = buffers_.v_tile;
         }
     }
 
@@ -420,25 +436,22 @@ class AttentionKernel {
         for (int lane = 0; lane < kWidth; ++lane) finish_row(lane, &inverse[lane], &mean_share[lane]);
         const int64_t head_channel = (t_.b * desc_.kv_heads + t_.kv_head) * p_.dim_v;
         const bool channel = desc_.recipe.v_scale == VScale::kChannel;
-        for (int64_t d = 0; d < p_.dim_v; ++d)
-            unroll<C>([&](auto c) {
+        for (int64_t d = 0; d < p_.dim_v; ++d) CLARY_UNROLL for (int c = 0; c < C; ++c) {
                 float* const o = buffers_.o + d * kWidth + c * V::kLanes;
                 F value = V::mul(V::load(o), V::load(inverse + c * V::kLanes));
                 if (channel) value = V::mul(value, V::set1(p_.v_scale[head_channel + d]));
                 V::store(o, value);
-            });
+            }
         if (desc_.recipe.rotate_v) rotate_lanes<V>(buffers_.o, desc_.head_dim_v, kWidth);
         if (p_.v_mean)
-            for (int64_t d = 0; d < desc_.head_dim_v; ++d)
-                unroll<C>([&](auto c) {
+            for (int64_t d = 0; d < desc_.head_dim_v; ++d) CLARY_UNROLL for (int c = 0; c < C; ++c) {
                     float* const o = buffers_.o + d * kWidth + c * V::kLanes;
                     const F mean = V::set1(p_.v_mean[head_channel + d]);
                     V::store(o, V::fma(mean, V::load(mean_share + c * V::kLanes), V::load(o)));
-                });
+                }
         for (int first = 0; first < t_.rows; first += V::kLanes) {
             lanes_to_rows<V>(buffers_.o + first, kWidth, p_.dim_v, buffers_.x, p_.dim_v);
-            for (int i = 0; i < V::kLanes && first + i < t_.rows; ++i)
-                store_row(first + i, buffers_.x + i * p_.dim_v);
+            for (int i = 0; i < V::kLanes && first + i < t_.rows; ++i) store_row(first + i, buffers_.x + i * p_.dim_v);
         }
     }
 
@@ -469,9 +482,9 @@ class AttentionKernel {
 
     void store_row(int lane, const float* row) {
         const Operand& out = desc_.out;
-        char* to = static_cast<char*>(out.data) +
-                   (t_.b * out.batch_stride + q_head(lane) * out.head_stride +
-                    (t_.sequence.q_begin + query(lane)) * out.token_stride) * dtype_size(out.dtype);
+        char* to = static_cast<char*>(out.data) + (t_.b * out.batch_stride + q_head(lane) * out.head_stride +
+                                                   (t_.sequence.q_begin + query(lane)) * out.token_stride) *
+                                                      dtype_size(out.dtype);
         if (out.dim_stride == 1) {
             store_span<V>(to, out.dtype, row, desc_.head_dim_v);
             return;
@@ -485,6 +498,7 @@ class AttentionKernel {
     const AttentionDesc& desc_;
     const int tile_;
     Buffers buffers_;
+    const void* v_rows_ = nullptr;
 
     // Per lane.
     alignas(64) float factor_[kWidth];       // base-2 score per unit of x

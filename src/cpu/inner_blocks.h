@@ -8,20 +8,18 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
 
 #include "core/types.h"
 #include "numerics/hadamard.h"
 
 namespace clary::cpu {
 
-// Calls f(0) .. f(N-1) with compile-time indices: the accumulators must stay in registers.
-template <int N, typename Function>
-[[gnu::always_inline]] inline void unroll(Function&& f) {
-    [&]<int... i>(std::integer_sequence<int, i...>) {
-        (f(std::integral_constant<int, i>{}), ...);
-    }(std::make_integer_sequence<int, N>{});
-}
+// Before loops over accumulators: they stay in registers only where every index is a constant.
+#if defined(__clang__)
+#define CLARY_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define CLARY_UNROLL _Pragma("GCC unroll 16")
+#endif
 
 // sum[r][c] += rows . lanes over `steps` of kDot elements each. rows: packed operands, row_stride in operands;
 // lanes: [steps][C vectors].
@@ -30,11 +28,11 @@ template <class V, int R, int C>
                                              const int32_t* lanes, int64_t steps) {
     for (int64_t s = 0; s < steps; ++s) {
         typename V::I q[C];
-        unroll<C>([&](auto c) { q[c] = V::load(lanes + (s * C + c) * V::kLanes); });
-        unroll<R>([&](auto r) {
+        CLARY_UNROLL for (int c = 0; c < C; ++c) q[c] = V::load(lanes + (s * C + c) * V::kLanes);
+        CLARY_UNROLL for (int r = 0; r < R; ++r) {
             const typename V::I row = V::set1(rows[r * row_stride + s]);
-            unroll<C>([&](auto c) { sum[r][c] = V::dot(sum[r][c], q[c], row); });
-        });
+            CLARY_UNROLL for (int c = 0; c < C; ++c) sum[r][c] = V::dot(sum[r][c], q[c], row);
+        }
     }
 }
 
@@ -44,11 +42,11 @@ template <class V, int R, int C>
                                              int64_t step_stride, const float* lanes, int64_t steps) {
     for (int64_t s = 0; s < steps; ++s) {
         typename V::F q[C];
-        unroll<C>([&](auto c) { q[c] = V::load(lanes + (s * C + c) * V::kLanes); });
-        unroll<R>([&](auto r) {
+        CLARY_UNROLL for (int c = 0; c < C; ++c) q[c] = V::load(lanes + (s * C + c) * V::kLanes);
+        CLARY_UNROLL for (int r = 0; r < R; ++r) {
             const typename V::F row = V::set1(rows[r * row_stride + s * step_stride]);
-            unroll<C>([&](auto c) { sum[r][c] = V::fma(row, q[c], sum[r][c]); });
-        });
+            CLARY_UNROLL for (int c = 0; c < C; ++c) sum[r][c] = V::fma(row, q[c], sum[r][c]);
+        }
     }
 }
 
@@ -78,11 +76,13 @@ inline void rotate_lanes(float* x, int64_t dim, int64_t width) {
 
 // rows [kLanes][dim] to columns [dim][width], and back; dim a multiple of kDimMultiple, which kLanes divides.
 template <class V>
-[[gnu::always_inline]] inline void rows_to_lanes(const float* rows, int64_t row_stride, int64_t dim, float* to, int64_t width) {
+[[gnu::always_inline]] inline void rows_to_lanes(const float* rows, int64_t row_stride, int64_t dim, float* to,
+                                                 int64_t width) {
     for (int64_t d = 0; d < dim; d += V::kLanes) V::transpose(rows + d, row_stride, to + d * width, width);
 }
 template <class V>
-[[gnu::always_inline]] inline void lanes_to_rows(const float* from, int64_t width, int64_t dim, float* rows, int64_t row_stride) {
+[[gnu::always_inline]] inline void lanes_to_rows(const float* from, int64_t width, int64_t dim, float* rows,
+                                                 int64_t row_stride) {
     for (int64_t d = 0; d < dim; d += V::kLanes) V::transpose(from + d * width, width, rows + d, row_stride);
 }
 

@@ -114,8 +114,8 @@ class Packer {
             q.q_scale[row] = row_finite[row] ? scale[row] : kNan;
         }
         for (int row = 0; row < q.rows; row += V::kLanes)
-            store_codes(k_.group(row), q.dim, inverse + row, std::min(V::kLanes, q.rows - row),
-                        q.q_codes + row * q.dim, nullptr);
+            store_codes(k_.group(row), q.dim, inverse + row, std::min(V::kLanes, q.rows - row), q.q_codes + row * q.dim,
+                        nullptr);
     }
 
     void needs(const PackQueries& q, float* largest_need, double* sum) {
@@ -163,8 +163,10 @@ class Packer {
                     total = 0;
                     for (int row = 0; row < count; ++row) {
                         const float value = rows[row * dim + d + i];
-                        if (std::isfinite(value)) total += static_cast<double>(value);
-                        else left_out[d + i] += 1;
+                        if (std::isfinite(value))
+                            total += static_cast<double>(value);
+                        else
+                            left_out[d + i] += 1;
                     }
                 }
                 sums[d + i] += total;
@@ -241,10 +243,10 @@ class Packer {
         I sum = V::zero();
         for (int64_t d = 0; d < dim; d += 4) {
             I code[4];
-            unroll<4>([&](auto i) {
+            CLARY_UNROLL for (int i = 0; i < 4; ++i) {
                 code[i] = V::round(V::mul(V::load(x + (d + i) * V::kLanes), inverse));
                 sum = V::add(sum, code[i]);
-            });
+            }
             V::store(words_ + d / 4 * V::kLanes, V::pack_codes(code[0], code[1], code[2], code[3]));
         }
         if (sums) V::store(sums, sum);
@@ -261,7 +263,9 @@ class Packer {
 
     void pack_k_codes(const PackTile& t, float* bias, float* need, bool finite) {
         const Recipe& recipe = desc_.recipe;
-        const auto group = [&](int key) { return numerics::k_group(recipe.granularity, tile_family(recipe.family), key); };
+        const auto group = [&](int key) {
+            return numerics::k_group(recipe.granularity, tile_family(recipe.family), key);
+        };
         alignas(64) float inverse[kMaxTile] = {};
         alignas(64) int32_t sums[kMaxTile] = {};
         float base = 0;
@@ -315,7 +319,9 @@ class Packer {
         alignas(64) float inverse[kMaxTile];
         const float* row_scale = t.v_channel_scale;
         switch (desc_.recipe.v_scale) {
-            case VScale::kToken: token_scales(t, bias, inverse); break;
+            case VScale::kToken:
+                token_scales(t, bias, inverse);
+                break;
             case VScale::kChannelTile:
                 for (int64_t d = 0; d < t.dim_v; ++d) {
                     F top = V::set1(0.0f);
@@ -325,7 +331,8 @@ class Packer {
                 }
                 row_scale = t.v_scale;
                 break;
-            default: break;
+            default:
+                break;
         }
         alignas(16) int8_t codes[kMaxTile];
         auto* const out = static_cast<int8_t*>(t.v_codes);
