@@ -92,6 +92,10 @@ typedef struct clary_tensor {
     int64_t stride[CLARY_MAX_DIMS]; /* in elements; 0 broadcasts */
 } clary_tensor;
 
+/* Describes a DLPack tensor: `dl_tensor` points to a DLTensor (its layout has been frozen since DLPack 0.2; for a
+ * DLManagedTensor pass the address of its dl_tensor). Fails where its type or device has no name here. */
+CLARY_API clary_status clary_tensor_from_dlpack(const void* dl_tensor, clary_tensor* tensor);
+
 /* ---- context --------------------------------------------------------------------------------------------------- */
 
 /* Owns the CPU backend's threads. Null anywhere means the process-wide default context, whose thread count is

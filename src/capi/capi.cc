@@ -7,6 +7,7 @@
 #include <memory>
 #include <new>
 
+#include "capi/edge.h"
 #include "capi/tables.h"
 #include "clary/clary.h"
 #include "core/dispatch.h"
@@ -14,10 +15,12 @@
 #include "core/merge.h"
 #include "core/validate.h"
 
+using clary::at_edge;
 using clary::AttentionDesc;
 using clary::Call;
 using clary::Choice;
 using clary::Context;
+using clary::null_argument;
 using clary::Purpose;
 using clary::Status;
 using clary::StatusCode;
@@ -28,32 +31,8 @@ struct clary_context {
 
 namespace {
 
-thread_local std::string last_error;
 thread_local std::string last_json;
 thread_local const char* last_kernel = "";
-
-clary_status report(const Status& status) {
-    if (!status.is_ok()) last_error = status.text();
-    return static_cast<clary_status>(status.code());
-}
-
-// Runs a function that answers a Status and turns whatever it throws into one.
-template <typename Function>
-clary_status at_edge(Function&& function) noexcept {
-    try {
-        return report(function());
-    } catch (const std::bad_alloc&) {
-        return report({StatusCode::kOutOfMemory, "out of memory"});
-    } catch (const std::exception& error) {
-        return report({StatusCode::kInternal, fmt::format("internal error: {}", error.what())});
-    } catch (...) {
-        return report({StatusCode::kInternal, "internal error"});
-    }
-}
-
-Status null_argument(const char* name) {
-    return clary::invalid_argument(fmt::format("{}: null; allowed: a valid pointer", name));
-}
 
 // A checked problem and the kernel that will run it.
 struct Plan {
@@ -142,8 +121,6 @@ const char* clary_status_string(clary_status status) {
     const auto index = static_cast<size_t>(status);
     return index < std::size(kNames) ? kNames[index] : "unknown";
 }
-
-const char* clary_last_error(void) { return last_error.c_str(); }
 
 const char* clary_version(void) { return CLARY_VERSION_TEXT; }
 
