@@ -29,6 +29,8 @@ inline constexpr int kBiasMax = kDigitColumns * kDigitMax;  // 4064: the largest
 inline constexpr int kRepeatMax = kInt8Max;                 // r_i is an INT8 code as well
 inline constexpr int kTypicalRepeat = 64;                   // r of a typical row: room for rows twice as quiet, and
                                                             // for rows 64 times as loud
+inline constexpr int kTypicalRepeatInt4 = 8;                // the same for INT4, whose scales are 18 times as coarse: a
+                                                            // bias unit is r score steps wide, and must stay narrow
 inline constexpr int kWeightUnit = 15;                      // weight of the loudest token of a tile
 inline constexpr int kWeightMax = 16 * kWeightUnit;         // 240, fits u8: the quietest scale is 1/16 of the loudest
 inline constexpr float kScaleFloor = 1e-30f;                // K and V scales: a group of zeros gets codes 0
@@ -48,8 +50,8 @@ CLARY_HD constexpr int floor_between(float x, int low, int high) {
 
 // The Q scale of repeat 1, common to all q heads of a kv head. `largest_need` and `typical_need` (the mean) over its
 // rows; a sampled estimate is allowed, with head room in largest_need.
-CLARY_HD constexpr float q_base_scale(float largest_need, float typical_need) {
-    return detail::larger(detail::larger(largest_need, kTypicalRepeat * typical_need), kQBaseFloor);
+CLARY_HD constexpr float q_base_scale(float largest_need, float typical_need, int typical_repeat = kTypicalRepeat) {
+    return detail::larger(detail::larger(largest_need, static_cast<float>(typical_repeat) * typical_need), kQBaseFloor);
 }
 
 // r in 1..127 of a row: the row's scale is q_base / r, the smallest of that form that is >= need (or q_base / 127).

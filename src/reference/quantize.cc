@@ -86,7 +86,7 @@ void smooth_q(const AttentionDesc& desc, int64_t b, int64_t kv_head, float sign,
     }
 }
 
-// Integer Q. need = amax / 127 of the row's group. With a key bias: scale = q_base / r, r = floor(q_base / need) in
+// Integer Q (INT8; for INT4 read 7 for 127). need = amax / 127 of the row's group. With a key bias: scale = q_base / r, r = floor(q_base / need) in
 // 1..127; a row that needs more than a frozen q_base has r = 0 and its need as scale. Else: scale = max(need, floor).
 // code = rne(q' * (1 / scale)), negated for a negative softmax scale. All fp32.
 void quantize_q(const AttentionDesc& desc, int64_t b, int64_t kv_head, const std::vector<Tokens>& q, float sign,
@@ -111,7 +111,8 @@ void quantize_q(const AttentionDesc& desc, int64_t b, int64_t kv_head, const std
         }
     }
     const auto typical = static_cast<float>(rows > 0 ? sum / static_cast<double>(rows) : 0.0);
-    o->q_base = numerics::q_base_scale(largest, typical);
+    o->q_base = numerics::q_base_scale(
+        largest, typical, recipe.qk == Format::kInt4 ? numerics::kTypicalRepeatInt4 : numerics::kTypicalRepeat);
     if (desc.q_base.given())
         o->q_base =
             static_cast<const float*>(desc.q_base.data)[b * desc.q_base.stride[0] + kv_head * desc.q_base.stride[1]];
