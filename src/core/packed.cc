@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/packed.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
 #include <initializer_list>
 #include <string>
@@ -18,6 +20,7 @@ class LayoutBuilder {
         layout_.is_kv = is_kv;
         const std::string text = recipe_text(desc.recipe);
         std::strncpy(layout_.recipe, text.c_str(), sizeof(layout_.recipe) - 1);
+        add("header", DType::kU8, {sizeof(PackedHeader)});
     }
 
     void add(const char* name, DType dtype, std::initializer_list<int64_t> shape) {
@@ -49,7 +52,42 @@ DType storage(Format format) {
     }
 }
 
+// FNV-1a over what the layout says, field by field (a struct's padding has no value).
+uint64_t fingerprint(const PackedLayout& layout) {
+    uint64_t hash = 0xcbf29ce484222325u;
+    const auto mix = [&](const void* data, size_t size) {
+        for (size_t i = 0; i < size; ++i)
+            hash = (hash ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001b3u;
+    };
+    mix(layout.recipe, sizeof(layout.recipe));
+    mix(&layout.bytes, sizeof(layout.bytes));
+    for (int32_t i = 0; i < layout.section_count; ++i) {
+        const clary_section& s = layout.sections[i];
+        mix(s.name, sizeof(s.name));
+        mix(&s.dtype, sizeof(s.dtype));
+        mix(s.shape, sizeof(s.shape));
+    }
+    return hash;
+}
+
 }  // namespace
+
+void write_header(const AttentionDesc& desc, const PackedLayout& layout, void* buffer) {
+    const PackedHeader header{fingerprint(layout), desc.scale};
+    std::memcpy(section<void>(layout, buffer, "header"), &header, sizeof(header));
+}
+
+Status check_header(const char* name, const AttentionDesc& desc, const PackedLayout& layout, const void* buffer) {
+    PackedHeader header;
+    std::memcpy(&header, section<void>(layout, buffer, "header"), sizeof(header));
+    if (header.fingerprint != fingerprint(layout))
+        return invalid_argument(fmt::format("{}: was not packed for these shapes, capacity and recipe {}; allowed: what "
+                                            "clary_quantize wrote for the same parameters", name, layout.recipe));
+    if (header.scale != desc.scale)
+        return invalid_argument(fmt::format("scale: {}, but {} was packed with {}; allowed: the same scale", desc.scale,
+                                            name, header.scale));
+    return Status::ok();
+}
 
 PackedRows packed_q_rows(const AttentionDesc& desc) { return {desc.q_tokens, desc.varlen(), 0}; }
 

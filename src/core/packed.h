@@ -38,6 +38,15 @@ PackedLayout packed_kv_layout(const AttentionDesc& desc, int64_t kv_capacity);
 inline constexpr int64_t kDimMultiple = 16;
 constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
+// The first section of every packed buffer: what it was packed as, so that reading it as something else is refused.
+struct PackedHeader {
+    uint64_t fingerprint;  // of the layout: recipe, shapes, sections
+    double scale;          // the key bias is an integer in units that hold the softmax scale
+};
+void write_header(const AttentionDesc& desc, const PackedLayout& layout, void* buffer);
+// `name`: the argument that the message blames.
+Status check_header(const char* name, const AttentionDesc& desc, const PackedLayout& layout, const void* buffer);
+
 // Start of a section in `buffer`; null where the layout has no such section.
 template <typename T>
 T* section(const PackedLayout& layout, void* buffer, std::string_view name) {

@@ -65,37 +65,42 @@ class Quantizer {
   public:
     Quantizer(const Tier& tier, const Call& call, int64_t kv_capacity, void* packed_q, void* packed_kv)
         : tier_(tier), call_(call), desc_(call.desc), recipe_(call.desc.recipe),
-          kv_layout_(packed_kv_layout(desc_, kv_capacity)), q_layout_(packed_q_layout(desc_)),
+          kv_capacity_(kv_capacity), kv_layout_(packed_kv_layout(desc_, kv_capacity)), q_layout_(packed_q_layout(desc_)),
           kv_rows_(packed_kv_rows(desc_, kv_capacity)), dim_(round_up(desc_.head_dim, kDimMultiple)),
           dim_v_(round_up(desc_.head_dim_v, kDimMultiple)), packed_q_(packed_q), packed_kv_(packed_kv),
           buffers_(tier, desc_, call.context.threads(), call.workspace) {}
 
     Status quantize(const void* ready) {
         vectors_ = const_cast<void*>(packed_kv_ ? packed_kv_ : ready);
+        if (!packed_kv_) CLARY_RETURN_IF_ERROR(check_header("packed_kv_ready", desc_, kv_layout_, ready));
         if (packed_kv_) {
             if (recipe_.key_bias() && !desc_.q_base.given() && desc_.q.data == nullptr && desc_.q_tokens > 0)
                 return invalid_argument(fmt::format("q.data: null; recipe {} takes the base of Q's scales from it; "
                                                     "allowed: data, or q_base given", recipe_text(recipe_)));
+            write_header(desc_, kv_layout_, packed_kv_);
             set_lengths();
             if (recipe_.quantized()) statistics();
             pack_kv();
         }
-        if (packed_q_) pack_q();
+        if (packed_q_) {
+            write_header(desc_, q_layout_, packed_q_);
+            pack_q();
+        }
         return Status::ok();
     }
 
     Status append() {
         vectors_ = packed_kv_;
+        CLARY_RETURN_IF_ERROR(check_header("packed_kv", desc_, kv_layout_, packed_kv_));
         if (recipe_.v_scale == VScale::kChannel)
             return unsupported("recipe: v_scale=channel spans all tokens, so none can be appended; allowed: token, "
                                "channel_tile");
         int64_t* const lengths = kv<int64_t>("lengths");
-        const int64_t capacity = kv_rows_.rows;
         for (int64_t b = 0; b < desc_.batch; ++b)
-            if (lengths[b] + sequence_of(desc_, b).kv_len > capacity)
+            if (lengths[b] + sequence_of(desc_, b).kv_len > kv_capacity_)
                 return invalid_argument(fmt::format("k: {} tokens behind the {} of sequence {} pass the capacity; "
                                                     "allowed: {} more", sequence_of(desc_, b).kv_len, lengths[b], b,
-                                                    capacity - lengths[b]));
+                                                    kv_capacity_ - lengths[b]));
         const int64_t tiles = desc_.kv_len / recipe_.tile + 2;  // that n tokens behind any length can touch
         each_piece(desc_.kv_heads, tiles, [&](int64_t b, int64_t h, int64_t i, int thread) {
             append_tile(b, h, lengths[b], i, thread);
@@ -476,6 +481,7 @@ class Quantizer {
     const Call& call_;
     const AttentionDesc& desc_;
     const Recipe& recipe_;
+    const int64_t kv_capacity_;
     const PackedLayout kv_layout_, q_layout_;
     const PackedRows kv_rows_;
     const int64_t dim_, dim_v_;
