@@ -102,7 +102,7 @@ void sink(uint64_t seed, Tensors* t) {
                     }
                 norm += mean[d] * mean[d];
             }
-            const double lift = std::sqrt(static_cast<double>(dims.dim)) * 10 / norm;
+            const double lift = norm > 0 ? std::sqrt(static_cast<double>(dims.dim)) * 10 / norm : 0;
             for (int64_t j = 0; j < std::min<int64_t>(4, dims.kv_len); ++j) {
                 for (size_t d = 0; d < mean.size(); ++d) t->k_row(b, kv, j)[d] += static_cast<float>(mean[d] * lift);
                 scale_row(t->v_row(b, kv, j), dims.dim, 0.05);

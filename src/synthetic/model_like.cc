@@ -65,13 +65,12 @@ class Head {
         }
         for (int64_t c = 0; c < dim_; ++c) {
             const bool is_loud = loud_[static_cast<size_t>(c)] != 0;
-            const double k = std::exp(p_.spread * r.normal()), q = std::exp(p_.spread * r.normal());
-            k_scale_.push_back(k * (is_loud ? p_.k_gain : 1));
-            q_scale_.push_back(q * (is_loud ? p_.q_gain : 1));
+            k_scale_.push_back(std::exp(p_.spread * r.normal()) * (is_loud ? p_.k_gain : 1));
+            q_scale_.push_back(std::exp(p_.spread * r.normal()) * (is_loud ? p_.q_gain : 1));
             v_scale_.push_back(std::exp(p_.spread * r.normal()));
             const double k_bias = lognormal(r, p_.k_bias), q_bias = lognormal(r, p_.q_bias);
-            k_bias_.push_back(r.sign() * k * (is_loud ? p_.loud_bias : k_bias));
-            q_bias_.push_back(r.sign() * q * (is_loud ? p_.loud_bias : q_bias));
+            k_bias_.push_back(r.sign() * k_scale_.back() * (is_loud ? p_.loud_bias : k_bias));
+            q_bias_.push_back(r.sign() * q_scale_.back() * (is_loud ? p_.loud_bias : q_bias));
             const double v_bias = r.uniform() < p_.v_bias_share ? p_.v_bias : 0;
             v_bias_.push_back(r.sign() * v_scale_.back() * v_bias);
         }

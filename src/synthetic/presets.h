@@ -13,7 +13,7 @@ struct Preset {
     double k_bias = 0;     // mean of the channels' |bias| in units of their scale, lognormal with sigma 0.8
     double q_bias = 0;     // the same for Q
     double q_drift = 0;    // how much Q's bias changes from one block of 128 tokens to the next, in units of q_bias
-    double loud_bias = 0;  // bias of K's and Q's loud channels, in units of their (unamplified) scale
+    double loud_bias = 0;  // bias of K's and Q's loud channels, in units of their amplified scale
     int loud = 0;          // loud channels, in pairs c, c + dim / 2
     double k_gain = 1, q_gain = 1;  // amplification of the loud channels
     bool rope = false;              // rotary embedding (base 10000) after everything; loud pairs are then the slow ones
@@ -59,14 +59,14 @@ inline constexpr Preset kPresets[] = {
      .k_bias = 3,
      .q_bias = 3,
      .q_drift = 0.2,
-     .loud_bias = 30,
+     .loud_bias = 40,
      .loud = 6,
      .k_gain = 4,
      .q_gain = 4,
      .rho = 0.9,
      .v_rho = 0.5,
      .topic = 0.5,
-     .ess = 0.05,
+     .ess = 0.02,
      .v_bias = 8.5,
      .v_bias_share = 0.04},
     {.name = "loud",
