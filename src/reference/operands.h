@@ -15,12 +15,12 @@ namespace clary::reference {
 //   (S_ij + q_repeat_i * bias_units_j) * (q_scale_i * a) * k_scale_j + tile_base(tile of j)      (+ ALiBi, mask)
 //
 // S and the product q_repeat * bias_units are exact for integer codes. The sign of the softmax scale lies in the codes
-// of a quantized Q, so that a > 0 there.
+// of Q, so that a > 0.
 struct HeadOperands {
     Recipe recipe;
     int64_t heads = 0;  // query heads of this kv head
     int64_t q_len = 0, kv_len = 0, dim = 0, dim_v = 0;
-    float a = 0;  // |scale| log2 e; log2 e where scale is 0 (Q is then zero); signed where Q is not quantized
+    float a = 0;  // |scale| log2 e; log2 e where scale is 0 (Q is then zero)
 
     // Codes are integers (INT8, INT4) or values (16-bit and fp32; FP4 with its group scales multiplied in).
     std::vector<float> q;             // (heads, q_len, dim)

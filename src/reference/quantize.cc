@@ -86,9 +86,10 @@ void smooth_q(const AttentionDesc& desc, int64_t b, int64_t kv_head, float sign,
     }
 }
 
-// Integer Q (INT8; for INT4 read 7 for 127). need = amax / 127 of the row's group. With a key bias: scale = q_base / r, r = floor(q_base / need) in
-// 1..127; a row that needs more than a frozen q_base has r = 0 and its need as scale. Else: scale = max(need, floor).
-// code = rne(q' * (1 / scale)), negated for a negative softmax scale. All fp32.
+// Integer Q (INT8; for INT4 read 7 for 127). need = amax / 127 of the row's group; q_base from the rows' own needs.
+// With a key bias: scale = q_base / r, r = floor(q_base / need) in 1..127; a row that needs more than a frozen q_base
+// has r = 0 and its need as scale. Else: scale = max(need, floor). code = rne(q' * (1 / scale)), negated for a negative
+// softmax scale. All fp32.
 void quantize_q(const AttentionDesc& desc, int64_t b, int64_t kv_head, const std::vector<Tokens>& q, float sign,
                 HeadOperands* o) {
     const Recipe& recipe = o->recipe;
@@ -104,7 +105,7 @@ void quantize_q(const AttentionDesc& desc, int64_t b, int64_t kv_head, const std
         needs.push_back(group_needs(head, groups, largest_code(recipe.qk), group_of));
         for (int64_t i = 0; i < o->q_len; ++i) {
             if (!head.is_finite(i)) continue;
-            const float need = needs.back()[static_cast<size_t>(group_of(i))];
+            const float need = head.amax(i) / largest_code(recipe.qk);
             largest = std::max(largest, need);
             sum += need;
             ++rows;
@@ -189,11 +190,28 @@ void quantize_k(const Tokens& k, const Tokens& rotated, float sign, HeadOperands
     }
 }
 
+void quantize_fp4(const std::vector<Tokens>& q, const Tokens& k, float sign, HeadOperands* o) {
+    size_t row = 0;
+    for (const Tokens& head : q) {
+        for (int64_t i = 0; i < o->q_len; ++i, ++row) {
+            float* decoded = o->q.data() + row * static_cast<size_t>(o->dim);
+            if (!head.is_finite(i)) {
+                o->q_scale[row] = static_cast<float>(kNan);
+                continue;
+            }
+            nvfp4_row(head.row(i), o->dim, decoded);
+            for (int64_t d = 0; d < o->dim; ++d) decoded[d] *= sign;
+        }
+    }
+    for (int64_t j = 0; j < o->kv_len; ++j)
+        if (k.is_finite(j)) nvfp4_row(k.row(j), o->dim, o->k.data() + j * o->dim);
+}
+
 // The exact recipes: values rounded to their type, no scales.
-void take_values(const std::vector<Tokens>& q, const Tokens& k, const Tokens& v, HeadOperands* o) {
+void take_values(const std::vector<Tokens>& q, const Tokens& k, const Tokens& v, float sign, HeadOperands* o) {
     size_t at = 0;
     for (const Tokens& head : q)
-        for (const float x : head.values) o->q[at++] = round_to(o->recipe.qk, x);
+        for (const float x : head.values) o->q[at++] = sign * round_to(o->recipe.qk, x);
     for (size_t i = 0; i < k.values.size(); ++i) o->k[i] = round_to(o->recipe.qk, k.values[i]);
     for (const float x : v.values) o->v.push_back(round_to(o->recipe.pv, x));
 }
@@ -201,9 +219,8 @@ void take_values(const std::vector<Tokens>& q, const Tokens& k, const Tokens& v,
 }  // namespace
 
 float score_factor(const AttentionDesc& desc) {
-    // A quantized Q carries the scale's sign in its codes, and a scale of 0 as zero queries with scale 1.
-    const double scale = !desc.recipe.quantized() ? desc.scale : desc.scale == 0 ? 1.0 : std::abs(desc.scale);
-    return static_cast<float>(scale * kLog2E);
+    // Q carries the scale's sign in its codes, and a scale of 0 as zero queries with scale 1.
+    return static_cast<float>((desc.scale == 0 ? 1.0 : std::abs(desc.scale)) * kLog2E);
 }
 
 HeadOperands quantize_head(const AttentionDesc& desc, int64_t b, int64_t kv_head) {
@@ -230,15 +247,14 @@ HeadOperands quantize_head(const AttentionDesc& desc, int64_t b, int64_t kv_head
     for (int64_t g = 0; g < o.heads; ++g) q.push_back(gather(desc, desc.q, b, kv_head * o.heads + g, sequence, true));
     Tokens k = gather(desc, desc.k, b, kv_head, sequence, false);
     const Tokens v = gather(desc, desc.v, b, kv_head, sequence, false);
-    if (!o.recipe.quantized()) {
-        take_values(q, k, v, &o);
-        return o;
-    }
-
     const float sign = desc.scale < 0 ? -1.0f : 1.0f;
     if (desc.scale == 0)
         for (Tokens& head : q)
             for (float& x : head.values) x = std::isfinite(x) ? 0.0f : x;
+    if (!o.recipe.quantized()) {
+        take_values(q, k, v, sign, &o);
+        return o;
+    }
 
     o.c_k.assign(static_cast<size_t>(o.dim), 0.0f);
     if (o.recipe.smooth_k) {
@@ -264,16 +280,7 @@ HeadOperands quantize_head(const AttentionDesc& desc, int64_t b, int64_t kv_head
         if (!rotated.is_finite(j)) o.tile_base[static_cast<size_t>(j / o.recipe.tile)] = static_cast<float>(kNan);
 
     if (o.recipe.qk == Format::kFp4) {
-        for (size_t row = 0; row < rows; ++row) {
-            const Tokens& head = q[row / static_cast<size_t>(o.q_len)];
-            const auto i = static_cast<int64_t>(row % static_cast<size_t>(o.q_len));
-            if (!head.is_finite(i)) o.q_scale[row] = static_cast<float>(kNan);
-            float* decoded = o.q.data() + row * static_cast<size_t>(o.dim);
-            if (head.is_finite(i)) nvfp4_row(head.row(i), o.dim, decoded);
-            for (int64_t d = 0; d < o.dim; ++d) decoded[d] *= sign;
-        }
-        for (int64_t j = 0; j < o.kv_len; ++j)
-            if (rotated.is_finite(j)) nvfp4_row(rotated.row(j), o.dim, o.k.data() + j * o.dim);
+        quantize_fp4(q, rotated, sign, &o);
     } else {
         quantize_q(desc, b, kv_head, q, sign, &o);
         quantize_k(k, rotated, sign, &o);

@@ -134,7 +134,7 @@ Status unpack_head(const AttentionDesc& desc, int64_t kv_capacity, const void* p
     o.kv_len = sequence.kv_len;
     o.dim = desc.head_dim;
     o.dim_v = desc.head_dim_v;
-    o.a = score_factor(desc);
+    o.a = std::abs(score_factor(desc));  // packed Q holds the sign of the scale, in exact recipes too
     const PackedLayout layout = packed_kv_layout(desc, kv_capacity);
     const int64_t first_row = packed_kv_rows(desc, kv_capacity).begin(b, kv_head, desc.kv_heads, sequence.kv_begin);
     const int64_t vectors_row = b * desc.kv_heads + kv_head;
@@ -147,6 +147,8 @@ Status unpack_head(const AttentionDesc& desc, int64_t kv_capacity, const void* p
 
 Status attend_packed(const AttentionDesc& desc, int64_t kv_capacity, const void* packed_q, const void* packed_kv,
                      int threads) {
+    CLARY_RETURN_IF_ERROR(check_header("packed_q", desc, packed_q_layout(desc), packed_q));
+    CLARY_RETURN_IF_ERROR(check_header("packed_kv", desc, packed_kv_layout(desc, kv_capacity), packed_kv));
     HeadOperands first;  // whether the recipe has a packed form does not depend on the head
     if (desc.batch * desc.kv_heads > 0)
         CLARY_RETURN_IF_ERROR(unpack_head(desc, kv_capacity, packed_q, packed_kv, 0, 0, &first));

@@ -15,7 +15,8 @@ namespace clary::reference {
 Status unpack_head(const AttentionDesc& desc, int64_t kv_capacity, const void* packed_q, const void* packed_kv,
                    int64_t b, int64_t kv_head, HeadOperands* operands);
 
-// The oracle's attend phase: every head unpacked and attended; key lengths come from packed_kv.
+// The oracle's attend phase: every head unpacked and attended; key lengths come from packed_kv. Buffers packed as
+// something else are refused.
 Status attend_packed(const AttentionDesc& desc, int64_t kv_capacity, const void* packed_q, const void* packed_kv,
                      int threads = 0);
 

@@ -55,7 +55,8 @@ TEST(Exact, ScaleMayBeNegativeOrZero) {
 }
 
 TEST(Exact, CausalKinds) {
-    for (const auto& [q_len, kv_len] : {std::pair{19, 37}, {37, 19}, {20, 20}}) {
+    for (const auto& lengths : {std::pair{19, 37}, {37, 19}, {20, 20}}) {
+        const int64_t q_len = lengths.first, kv_len = lengths.second;
         Shape shape = kGqa;
         shape.q_len = q_len;
         shape.kv_len = kv_len;

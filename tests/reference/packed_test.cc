@@ -109,6 +109,8 @@ void expect_same_through_packing(Problem& p) {
     const std::vector<float> out = p.out, lse = p.lse;
     std::vector<std::byte> q(static_cast<size_t>(packed_q_layout(p.desc).bytes)),
         kv(static_cast<size_t>(packed_kv_layout(p.desc, 0).bytes));
+    write_header(p.desc, packed_q_layout(p.desc), q.data());
+    write_header(p.desc, packed_kv_layout(p.desc, 0), kv.data());
     for (int64_t b = 0; b < p.desc.batch; ++b)
         for (int64_t h = 0; h < p.desc.kv_heads; ++h)
             pack(p.desc, b, h, reference::quantize_head(p.desc, b, h), q.data(), kv.data());
@@ -117,6 +119,8 @@ void expect_same_through_packing(Problem& p) {
     ASSERT_TRUE(status.is_ok()) << status.text();
     EXPECT_EQ(p.out, out);
     EXPECT_EQ(p.lse, lse);
+    p.desc.scale *= 2;  // the key bias is in units of the scale that it was packed for
+    EXPECT_EQ(reference::attend_packed(p.desc, 0, q.data(), kv.data()).code(), StatusCode::kInvalidArgument);
 }
 
 TEST_P(Packed, Dense) {
@@ -147,6 +151,17 @@ INSTANTIATE_TEST_SUITE_P(Reference, Packed,
                          testing::Values("int8_int8", "int8_int8+tile=64+smooth_v", "int8_int8:fast",
                                          "int8_int8:fast+v_scale=channel_tile", "int8_fp16", "int8_bf16",
                                          "int8_fp8:sage2", "int4_int8", "int4_fp16", "fp16_fp16", "bf16_bf16"));
+
+TEST(Packed, NegativeScaleLiesInTheCodes) {
+    Problem p({1, 2, 1, 21, 150, 24, 40});
+    p.fill(3);
+    p.desc.scale = -0.3;
+    for (const char* text : {"int8_int8", "fp16_fp16"}) {
+        ASSERT_TRUE(parse_recipe(text, &p.desc.recipe).is_ok());
+        expect_same_through_packing(p);
+        p.desc.scale = -0.3;
+    }
+}
 
 TEST(Packed, RefusesWhatTheFormatDoesNotHold) {
     Problem p({1, 1, 1, 1, 1, 16, 16});
