@@ -134,7 +134,7 @@ Status unpack_head(const AttentionDesc& desc, int64_t kv_capacity, const void* p
     o.kv_len = sequence.kv_len;
     o.dim = desc.head_dim;
     o.dim_v = desc.head_dim_v;
-    o.a = std::abs(score_factor(desc));  // packed Q holds the sign of the scale, in exact recipes too
+    o.a = score_factor(desc);
     const PackedLayout layout = packed_kv_layout(desc, kv_capacity);
     const int64_t first_row = packed_kv_rows(desc, kv_capacity).begin(b, kv_head, desc.kv_heads, sequence.kv_begin);
     const int64_t vectors_row = b * desc.kv_heads + kv_head;
