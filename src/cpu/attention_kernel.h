@@ -114,7 +114,7 @@ class AttentionKernel {
             float_bias_[lane] = 0;
             shift_[lane] = 0;
             reference_[lane] = -kInfinity;
-            sum_[lane] = 0;
+            sum_[lane] = exact_sum_[lane] = 0;
             if (lane >= t_.rows) continue;
             const int64_t row = p_.q_rows.begin(t_.b, q_head(lane), desc_.q_heads, t_.sequence.q_begin) + query(lane);
             if constexpr (kIntQk) {
@@ -315,18 +315,29 @@ class AttentionKernel {
             const F factor = V::load(tile_factor_ + at);
             const F shift = V::sub(V::set1(kPLog2Top), V::select(seen, top, zero));
             F l = V::mul(V::load(sum_ + at), rescale);
-            if constexpr (kIntPv) {
-                l = V::fma(make_p_bytes(tile, keys, at, factor, shift), weight, l);
-            } else {
-                l = V::fma(make_p_floats(keys, at, factor, shift), weight, l);
-            }
+            F exact_sum = V::set1(0.0f);
+            const F sum = desc_.want_lse ? make_p<true>(tile, keys, at, factor, shift, &exact_sum)
+                                         : make_p<false>(tile, keys, at, factor, shift, &exact_sum);
+            l = V::fma(sum, weight, l);
             V::store(sum_ + at, l);
+            const F exact = V::mul(V::load(exact_sum_ + at), rescale);
+            V::store(exact_sum_ + at, V::fma(exact_sum, weight, exact));
         }
         return moved;
     }
 
-    // P = round(255 2^(x - m)) as dot operands, in the order of V's tokens; returns the row sum, weighted per token.
-    F make_p_bytes(int64_t tile, int keys, int at, F factor, F shift) {
+    // Returns the row sum of P as rounded; *exact_sum, for the LSE: as it was before rounding.
+    template <bool kWantLse>
+    F make_p(int64_t tile, int keys, int at, F factor, F shift, F* exact_sum) {
+        if constexpr (kIntPv)
+            return make_p_bytes<kWantLse>(tile, keys, at, factor, shift, exact_sum);
+        else
+            return make_p_floats<kWantLse>(keys, at, factor, shift, exact_sum);
+    }
+
+    // P = round(255 2^(x - m)) as dot operands, in the order of V's tokens; sums are weighted per token.
+    template <bool kWantLse>
+    F make_p_bytes(int64_t tile, int keys, int at, F factor, F shift, F* exact_sum) {
         static constexpr uint8_t kOnes[4] = {1, 1, 1, 1};
         const bool weighted = p_.v_weight != nullptr;
         const uint8_t* weights = weighted ? p_.v_weight + kv_row() + tile * tile_ : kOnes;
@@ -335,28 +346,32 @@ class AttentionKernel {
             I p[4];
             CLARY_UNROLL for (int i = 0; i < 4; ++i) {
                 const int64_t key = numerics::v_token(position + i);
-                p[i] = V::round(V::template exp2<4>(V::fma(V::load(buffers_.x + key * kWidth + at), factor, shift)));
+                const F exact = V::template exp2<4>(V::fma(V::load(buffers_.x + key * kWidth + at), factor, shift));
+                p[i] = V::round(exact);
+                if constexpr (kWantLse)
+                    *exact_sum = V::fma(exact, V::set1(weighted ? static_cast<float>(weights[position + i]) : 1.0f),
+                                        *exact_sum);
             }
             int32_t* const to = buffers_.p + position / V::kDot * kWidth + at;
             V::store_p(to, kWidth, p[0], p[1], p[2], p[3]);
             sum = V::weigh(sum, to, kWidth, weights + (weighted ? position : 0));
         }
         const F total = V::to_float(sum);
+        if (weighted) *exact_sum = V::mul(*exact_sum, V::set1(1.0f / numerics::kWeightUnit));
         return weighted ? V::mul(total, V::set1(1.0f / numerics::kWeightUnit)) : total;
     }
 
-    // P = 2^(x - m), rounded to the format of PV, in place of x; returns the row sum of P as rounded.
-    F make_p_floats(int keys, int at, F factor, F shift) {
+    // P = 2^(x - m), rounded to the format of PV, in place of x.
+    template <bool kWantLse>
+    F make_p_floats(int keys, int at, F factor, F shift, F* exact_sum) {
         F sum = V::set1(0.0f);
         for (int key = 0; key < keys; ++key) {
             float* const x = buffers_.x + key * kWidth + at;
-            F p;
-            if constexpr (kPv == Format::kFp32)
-                p = V::template exp2<6>(V::fma(V::load(x), factor, shift));
-            else if constexpr (kPv == Format::kFp16)
-                p = V::round_fp16(V::template exp2<4>(V::fma(V::load(x), factor, shift)));
-            else
-                p = V::round_bf16(V::template exp2<4>(V::fma(V::load(x), factor, shift)));
+            const F exact = V::template exp2<kPv == Format::kFp32 ? 6 : 4>(V::fma(V::load(x), factor, shift));
+            F p = exact;
+            if constexpr (kPv == Format::kFp16) p = V::round_fp16(exact);
+            if constexpr (kPv == Format::kBf16) p = V::round_bf16(exact);
+            if constexpr (kWantLse) *exact_sum = V::add(*exact_sum, exact);
             V::store(x, p);
             sum = V::add(sum, p);
         }
@@ -459,21 +474,24 @@ class AttentionKernel {
     void finish_row(int lane, float* inverse, float* mean_share) {
         const float l = sum_[lane], reference = reference_[lane];
         const bool empty = reference == -kInfinity;
-        double denominator = l;  // in units of kPTop 2^reference
+        double denominator = l, exact = exact_sum_[lane];  // in units of kPTop 2^reference
         double lse = -std::numeric_limits<double>::infinity();
         if (lane < t_.rows && desc_.sinks.given()) {
             const double sink = static_cast<const float*>(desc_.sinks.data)[q_head(lane) * desc_.sinks.stride[0]];
             const double sink_log2 = (sink - shift_[lane]) * static_cast<double>(numerics::kLog2E);
-            if (empty)
+            if (empty) {
                 lse = sink;
-            else
-                denominator += static_cast<double>(kPTop) * std::exp2(sink_log2 - static_cast<double>(reference));
+            } else {
+                const double sum = static_cast<double>(kPTop) * std::exp2(sink_log2 - static_cast<double>(reference));
+                denominator += sum;
+                exact += sum;
+            }
         }
         *inverse = empty ? 0.0f : static_cast<float>(1.0 / denominator);
         *mean_share = empty ? 0.0f : static_cast<float>(l / denominator);
         if (!empty)
             lse = static_cast<double>(numerics::kLn2) *
-                      (static_cast<double>(reference) + std::log2(denominator / static_cast<double>(kPTop))) +
+                      (static_cast<double>(reference) + std::log2(exact / static_cast<double>(kPTop))) +
                   shift_[lane];
         if (desc_.want_lse && lane < t_.rows)
             desc_.lse[t_.b * desc_.lse_batch_stride + q_head(lane) * desc_.lse_head_stride +
@@ -508,6 +526,7 @@ class AttentionKernel {
     alignas(64) float rescale_[kWidth];      // 2^(R before - R now)
     alignas(64) float weight_[kWidth];       // c of the current tile
     alignas(64) float sum_[kWidth];          // l, in units of kPTop 2^R
+    alignas(64) float exact_sum_[kWidth];    // the same of P before rounding, for the LSE
     alignas(64) int32_t pair_[kWidth];       // what K's (bias units, code sum) are multiplied by
     float float_bias_[kWidth];               // q_base a where the key bias is added in fp32, else 0
     float shift_[kWidth];                    // scale q.c_k, natural units

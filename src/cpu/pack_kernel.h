@@ -67,7 +67,8 @@ class Packer {
             if (recipe.smooth_q) {
                 F dot = V::set1(0.0f);
                 for (int64_t d = 0; d < t.dim; ++d) dot = V::fma(V::load(x + d * V::kLanes), V::set1(t.c_q[d]), dot);
-                V::store(bias + token, V::mul(dot, V::set1(t.a)));
+                // The sign of the scale lies in Q's codes, a is positive.
+                V::store(bias + token, V::mul(dot, V::set1(desc_.scale < 0 ? -t.a : t.a)));
             }
             if (recipe.rotate_qk) rotate_lanes<V>(x, desc_.head_dim, V::kLanes);
             V::store(need + token, V::div(largest(x, t.dim), V::set1(127.0f)));

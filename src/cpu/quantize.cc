@@ -253,14 +253,16 @@ class Quantizer {
         const int64_t group = desc_.q_heads_per_kv();
         float* const c_k = kv<float>("c_k") + at * dim_;
         float* const c_q = kv<float>("c_q") + at * dim_;
-        const bool smooth_q = recipe_.smooth_q && with_q && s.q_len >= kMinSmoothQ;
+        // With scale 0 no score counts, and the bias of c_q must not either.
+        const bool given_q = recipe_.smooth_q && desc_.scale != 0 && desc_.c_q.given();
+        const bool smooth_q = recipe_.smooth_q && desc_.scale != 0 && with_q && s.q_len >= kMinSmoothQ;
         for (int64_t d = 0; d < dim_; ++d) {
             const bool real = d < desc_.head_dim;
             c_k[d] = !recipe_.smooth_k || !real ? 0.0f
                      : desc_.c_k.given()        ? given(desc_.c_k, b, h, d)
                                                 : mean(buffers_.k, at * kv_chunks, kv_chunks, dim_, d, s.kv_len);
             c_q[d] = !recipe_.smooth_q || !real ? 0.0f
-                     : desc_.c_q.given()        ? given(desc_.c_q, b, h, d)
+                     : given_q                  ? given(desc_.c_q, b, h, d)
                      : smooth_q ? mean(buffers_.q, (b * desc_.q_heads + h * group) * q_chunks, group * q_chunks, dim_,
                                        d, s.q_len * group)
                                 : 0.0f;

@@ -3,6 +3,10 @@
 // whatever the baseline instruction set has. The same interface as the other tiers' Vec.
 #pragma once
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -95,7 +99,11 @@ struct Vec {
     static constexpr int32_t kCodeBias = 0;
     static I dot(I sum, I lanes, I row) { return dot16(sum, lanes, row); }
     static I dot16(I sum, I a, I b) {
+#if defined(__SSE2__)
+        return sum + reinterpret_cast<I>(_mm_madd_epi16(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
+#else
         return sum + ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
+#endif
     }
     static int32_t pair(int32_t low, int32_t high) {
         return static_cast<int32_t>((static_cast<uint32_t>(high) << 16) | (static_cast<uint32_t>(low) & 0xffffu));
