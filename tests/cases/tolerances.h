@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every tolerance of the kernel tests, each with its derivation. u = 2^-24 is fp32's half unit; errors are relative to
+// what they are compared with unless a unit is given.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "cases/case.h"
+#include "core/recipe.h"
+#include "core/types.h"
+
+namespace clary::cases {
+
+// -- result against exact float64 attention: relative L1 over the whole output
+// -----------------------------------------
+//
+// Scores. Q and K of N(0, 1) elements with per-row scales amax / 127, amax about 3: a code step of 3 / 127 = 0.024 and
+// so an error of 0.024 / sqrt(12) = 0.0068 per element, uniform and independent. A score sums D products, of Q's and
+// K's errors each: 0.0068 * sqrt(2 D) * scale = 0.0097 * (scale * sqrt(D)) in natural units. The relative error of a
+// weight is the error of its score, and the output's error is the same mean over keys as the output itself, so relative
+// L1 comes out at about that number; shared scales (groups of rows, per_thread, per_warp) have steps of up to amax 4.5
+// instead of 3 and a small D has fewer terms to average: factor 1.5 each.
+inline constexpr double kScoreError = 0.0097;
+inline constexpr double kSharedScaleFactor = 1.5;
+// P and V. u8 P: steps of 1 / 255 of the tile's maximum against typical weights of exp(-2) of it: 0.0039 / sqrt(12) /
+// 0.13 = 0.0085. INT8 V: 0.0068 per element of size 0.8 (mean of |N(0, 1)|). FP16 P and V: 2^-12 each; bf16: 2^-9 each.
+inline constexpr double kInt8PvError = 0.0085 + 0.0068 / 0.8;
+// Few keys, few channels and few rows scatter around these means.
+inline constexpr double kScatter = 1.5;
+// Exact recipe: sums of some hundred terms in fp32, scores up to 2^4 in base 2: 2^4 u ln 2 + sqrt(300) u + exp2's 2e-9,
+// all below 2e-6.
+inline constexpr double kExactError = 2e-6;
+
+inline double error_against_exact(const Recipe& recipe, const Case& c) {
+    if (!recipe.quantized()) return kExactError * std::fmax(1, c.score_gain);
+    const bool own_scales =
+        recipe.granularity == numerics::Granularity::kFine || recipe.granularity == numerics::Granularity::kPerToken;
+    const double scores = kScoreError * c.score_gain * (own_scales ? 1 : kSharedScaleFactor);
+    const double pv = recipe.pv == Format::kInt8 ? kInt8PvError : recipe.pv == Format::kBf16 ? 0x1p-8 : 0x1p-11;
+    return kScatter * (scores + pv);
+}
+
+// Rounding of the result to its type, half a unit.
+inline double output_rounding(DType out) {
+    return out == DType::kF16 ? 0x1p-11 : out == DType::kBF16 ? 0x1p-8 : 0x1p-23;
+}
+
+// -- attend from identical packed operands against the oracle
+// ------------------------------------------------------------
+//
+// Integer sums are exact on both sides. exp2 differs: the polynomial (2.6e-6) and the fma of score and maximum, whose
+// rounding in base 2 is u * |x| <= 2^-24 * 2^6 (weights below 2^-64 count nothing): 4e-6 ln 2. So P before rounding
+// differs by at most 7e-6 relative, 255 * 7e-6 = 0.0018 of a code: an INT8 code differs (by one) where the oracle lies
+// that close to a tie, one in 280 at most, one in 800 on average over weights below 1. A flip moves a row by
+// |v| / sum P <= |v| / 255, and in the mean over independent signs far less.
+inline constexpr double kAttendInt8L1 = 3e-4;    // 1 / 800 flips of relative size 1 / (255 * 0.3), plus fp32 sums
+inline constexpr double kAttendInt8Max = 0.016;  // of the largest |v|: two flips in a row that one key dominates, each
+                                                 // moving numerator and denominator by 1 / 255
+inline constexpr double kTiedInt8L1 = 2e-3;  // scores all equal: half a code of 127 (weight 30) on the share of keys
+                                             // that have such a weight, about a half
+// 16-bit P: 7e-6 of a weight, in the mean over flips of its last bit too. The output is a mean of values of both signs
+// and so smaller than the values, up to 5 times at 300 keys. bf16's flips are coarse (2^-8) and few: in an output of
+// some thousand weights a handful, twice the mean.
+inline constexpr double kAttendFp16L1 = 3.5e-5;
+inline constexpr double kAttendBf16L1 = 1e-4;
+inline constexpr double kAttend16Max = 0.004;  // one flip of bf16 (2^-8) in a row that one key dominates
+
+inline double attend_l1(const Recipe& recipe, const Case& c) {
+    if (!recipe.quantized()) return kExactError * c.score_size;
+    if (recipe.pv == Format::kInt8) return c.tied ? kTiedInt8L1 : kAttendInt8L1;
+    return recipe.pv == Format::kFp16 ? kAttendFp16L1 : kAttendBf16L1;
+}
+inline double attend_max(const Recipe& recipe) { return recipe.pv == Format::kInt8 ? kAttendInt8Max : kAttend16Max; }
+
+// LSE in natural units: the promise of docs/recipes.md. It stands for the sum of 2^x before P is rounded.
+inline constexpr double kLse = 1e-4;
+// fp32 holds an LSE of size x to 2^-24 x, and its terms (reference, shift) likewise.
+inline double lse_rounding(float lse) { return 0x1p-21 * std::fabs(static_cast<double>(lse)); }
+
+// -- packed codes against the reference quantizer
+// -------------------------------------------------------------------------
+//
+// Both follow one written order of fp32 operations; only means (float64 against chunks), dot products and log2 may
+// differ in the last bits. A code flips where x / scale lies within some 2^-22 * 127 of a tie: 3e-5 of all codes, ten
+// times that where a mean of 20 was taken away (its ulp is 2^-20 of an element).
+inline constexpr double kCodeFlipRate = 1e-3;
+inline constexpr double kScaleError = 1e-6;
+
+// -- tiers against each other
+// ---------------------------------------------------------------------------------------------- Each is within
+// attend_l1 of the oracle from its own packed operands, and those differ in kCodeFlipRate of the codes by one step of 1
+// / 127 of amax.
+inline double tiers_l1(const Recipe& recipe, const Case& c) {
+    return 2 * attend_l1(recipe, c) + (recipe.quantized() ? 1e-4 : 0);
+}
+
+}  // namespace clary::cases
