@@ -61,6 +61,8 @@ Status check_extent(const char* name, const char* axis, int64_t value, const cha
 // Along an axis with more than one element, stride 0 would make several results share one place.
 Status check_writable(const char* name, const clary_tensor& t) {
     for (int i = 0; i < t.ndim; ++i)
+        if (t.shape[i] == 0) return Status::ok();  // nothing will be written; strides of empty tensors are often 0
+    for (int i = 0; i < t.ndim; ++i)
         if (t.shape[i] > 1 && t.stride[i] == 0)
             return invalid_argument(fmt::format("{}: stride[{}] is 0 along {} elements; an output cannot broadcast",
                                                 name, i, t.shape[i]));
