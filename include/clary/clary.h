@@ -129,7 +129,8 @@ typedef struct clary_attention_params {
      * out [Tq, H, Dv], lse [H, Tq].
      * Paged (when block_table is given): k [pages, Hkv, page_size, D], v [pages, Hkv, page_size, Dv].
      * Types: fp32, fp16, bf16, each tensor on its own; lse fp32, natural logarithm of the full denominator (sink
-     * included); a row without a visible key gives zeros and lse -inf. lse is optional. */
+     * included); a row without a visible key gives zeros and lse -inf (with a sink: the sink's logit). lse is
+     * optional. */
     clary_tensor q, k, v, out, lse;
 
     /* Recipe, e.g. "int8_int8:accurate" or "int8_fp16:fast+rotate"; null: "auto". See docs/recipes.md. */
