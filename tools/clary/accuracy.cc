@@ -20,14 +20,40 @@ std::string backend_for(const Problem& problem, const std::string& recipe, const
     const Json plan = explain(params_of(problem), recipe, backend);
     if (!plan.at("kernel").is_null()) return backend;
     if (backend == "auto") return "reference";
-    fail("--recipe {}: backend {} has no kernel for it here (clary explain says why); allowed: another recipe, "
-         "or --backend auto or reference", recipe, backend);
+    fail(
+        "--recipe {}: backend {} has no kernel for it here (clary explain says why); allowed: another recipe, "
+        "or --backend auto or reference",
+        recipe, backend);
 }
 
 std::vector<double> figures(const std::vector<LayerAccuracy>& layers, double Metrics::*figure) {
     std::vector<double> values;
     for (const LayerAccuracy& layer : layers) values.push_back(layer.metrics.*figure);
     return values;
+}
+
+// Fills ms and exact_ms of the last layer of all results that a kernel computed; attentions[i] belongs to results[i].
+void time_layer(const Problem& problem, int rounds, const Context& context,
+                const std::vector<std::unique_ptr<Attention>>& attentions, std::vector<RecipeAccuracy>* results) {
+    Attention exact(problem, kExactRecipe, "cpu", context.get());
+    std::vector<std::function<void()>> candidates = {[&exact] { exact.run(); }};
+    std::vector<std::pair<RecipeAccuracy*, size_t>> owners;  // and the place of their candidate
+    for (size_t i = 0; i < results->size(); ++i) {
+        RecipeAccuracy& result = (*results)[i];
+        if (result.emulated) continue;
+        if (result.recipe == kExactRecipe) {
+            owners.emplace_back(&result, 0);
+            continue;
+        }
+        owners.emplace_back(&result, candidates.size());
+        candidates.emplace_back([&attentions, i] { attentions[i]->run(); });
+    }
+    if (owners.empty()) return;
+    const std::vector<Timing> timings = time_in_turns(candidates, rounds);
+    for (const auto& [result, place] : owners) {
+        result->layers.back().ms = timings[place].median_ms();
+        result->layers.back().exact_ms = timings[0].median_ms();
+    }
 }
 
 }  // namespace
@@ -75,34 +101,24 @@ std::vector<RecipeAccuracy> measure_accuracy(const std::vector<Problem>& problem
         }
         progress->step(fmt::format("{} timing", problem.layer));
         if (request.rounds == 0) continue;
-        Attention baseline(problem, kExactRecipe, "cpu", context.get());
-        std::vector<std::function<void()>> candidates = {[&] { baseline.run(); }};
-        std::vector<size_t> owners;
-        for (size_t i = 0; i < results.size(); ++i) {
-            if (results[i].emulated) continue;
-            owners.push_back(i);
-            candidates.emplace_back([&attentions, i] { attentions[i]->run(); });
-        }
-        if (owners.empty()) continue;
-        const std::vector<Timing> timings = time_in_turns(candidates, request.rounds);
-        for (size_t t = 0; t < owners.size(); ++t) {
-            results[owners[t]].layers.back().ms = timings[t + 1].median_ms();
-            results[owners[t]].layers.back().exact_ms = timings[0].median_ms();
-        }
+        time_layer(problem, request.rounds, context, attentions, &results);
     }
     return results;
 }
 
 std::string headline(const std::vector<RecipeAccuracy>& results) {
     const auto find = [&](const char* recipe) {
-        return std::find_if(results.begin(), results.end(), [&](const RecipeAccuracy& r) { return r.recipe == recipe; });
+        return std::find_if(results.begin(), results.end(),
+                            [&](const RecipeAccuracy& r) { return r.recipe == recipe; });
     };
     const auto ours = find("int8_int8:accurate"), usual = find("int8_fp16:sage2");
     if (ours == results.end() || usual == results.end()) return "";
     const double a = ours->middle(&Metrics::relative_l1), b = usual->middle(&Metrics::relative_l1);
     if (!(a > 0) || !(b > 0)) return "";
-    return fmt::format("8-bit P V done right (int8_int8:accurate) errs {:.2f} times as much as 16-bit P V done as usual "
-                       "(int8_fp16:sage2): relative L1 {:.4f} against {:.4f}.", a / b, a, b);
+    return fmt::format(
+        "8-bit P V done right (int8_int8:accurate) errs {:.2f} times as much as 16-bit P V done as usual "
+        "(int8_fp16:sage2): relative L1 {:.4f} against {:.4f}.",
+        a / b, a, b);
 }
 
 std::vector<std::string> parse_recipes(const std::string& text) {

@@ -20,9 +20,9 @@ struct LayerAccuracy {
 };
 
 struct RecipeAccuracy {
-    std::string recipe;    // as the library spells it
-    std::string kernel;    // what ran
-    bool emulated = false; // by the reference backend: slow by design, so not timed
+    std::string recipe;     // as the library spells it
+    std::string kernel;     // what ran
+    bool emulated = false;  // by the reference backend: slow by design, so not timed
     std::vector<LayerAccuracy> layers;
 
     // Over the layers.

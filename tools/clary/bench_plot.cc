@@ -72,7 +72,8 @@ std::string bench_plot(const std::vector<Json>& records) {
             svg.rect(bar_x, y(bar.tops), kBar - 4, y(0) - y(bar.tops), recipe_class(bar.recipe) + pale,
                      fmt::format("{}, D {}, length {}: {:.3f} TOPS, {:.2f}x", bar.recipe, group.head_dim, group.length,
                                  bar.tops, bar.ratio));
-            svg.text(bar_x + kBar / 2 - 2, y(bar.tops) - 4, fmt::format("{:.2g}", bar.ratio), "tick", Svg::Anchor::kMiddle);
+            svg.text(bar_x + kBar / 2 - 2, y(bar.tops) - 4, fmt::format("{:.2g}", bar.ratio), "tick",
+                     Svg::Anchor::kMiddle);
             bar_x += kBar;
         }
         const double middle = x + kBar * static_cast<double>(group.bars.size()) / 2 - 2;
@@ -81,7 +82,8 @@ std::string bench_plot(const std::vector<Json>& records) {
         x += group_width;
     }
     svg.line(kLeft, kTop + kHeight, width - 8, kTop + kHeight, "axis");
-    return svg.finish("", "Speed of each recipe", plot_style() + "svg .paper{fill:var(--paper)}svg .pale{fill-opacity:.4}");
+    return svg.finish("", "Speed of each recipe",
+                      plot_style() + "svg .paper{fill:var(--paper)}svg .pale{fill-opacity:.4}");
 }
 
 }  // namespace clary::cli

@@ -50,7 +50,7 @@ Table table_of(const std::vector<RecipeAccuracy>& results) {
         row.push_back(fmt::format("{:.3g}", r.worst(&Metrics::max_abs)));
         row.push_back(number(r.ms()));
         row.push_back(number(r.speedup(), "x"));
-        row.push_back(r.emulated ? r.kernel + " (emulated)" : r.kernel);
+        row.push_back(r.emulated ? "emulated" : r.kernel);
         table.add(row);
     }
     return table;
@@ -59,9 +59,14 @@ Table table_of(const std::vector<RecipeAccuracy>& results) {
 Json json_of(const Metrics& m) {
     Json heads = Json::array();
     for (const HeadError& head : m.heads) heads.push_back({{"cosine", head.cosine}, {"rel_l1", head.relative_l1}});
-    return {{"cosine", m.cosine}, {"rel_l1", m.relative_l1}, {"worst_head_rel_l1", m.worst_head_l1},
-            {"p999_row_rel_l1", m.p999_row_l1}, {"rmse", m.rmse}, {"max_abs", m.max_abs},
-            {"skipped_rows", m.skipped_rows}, {"heads", heads}};
+    return {{"cosine", m.cosine},
+            {"rel_l1", m.relative_l1},
+            {"worst_head_rel_l1", m.worst_head_l1},
+            {"p999_row_rel_l1", m.p999_row_l1},
+            {"rmse", m.rmse},
+            {"max_abs", m.max_abs},
+            {"skipped_rows", m.skipped_rows},
+            {"heads", heads}};
 }
 
 Json json_of(const std::vector<RecipeAccuracy>& results, const AccuracyReport& report) {
@@ -76,15 +81,20 @@ Json json_of(const std::vector<RecipeAccuracy>& results, const AccuracyReport& r
             entry["exact_ms"] = layer.exact_ms > 0 ? Json(layer.exact_ms) : Json(nullptr);
             layers.push_back(std::move(entry));
         }
-        recipes.push_back({{"recipe", r.recipe}, {"kernel", r.kernel}, {"emulated", r.emulated},
-                           {"cosine_median", r.middle(&Metrics::cosine)}, {"cosine_worst", r.worst(&Metrics::cosine)},
+        recipes.push_back({{"recipe", r.recipe},
+                           {"kernel", r.kernel},
+                           {"emulated", r.emulated},
+                           {"cosine_median", r.middle(&Metrics::cosine)},
+                           {"cosine_worst", r.worst(&Metrics::cosine)},
                            {"rel_l1_median", r.middle(&Metrics::relative_l1)},
-                           {"rel_l1_worst", r.worst(&Metrics::relative_l1)}, {"ms", maybe(r.ms())},
-                           {"speedup", maybe(r.speedup())}, {"layers", layers}});
+                           {"rel_l1_worst", r.worst(&Metrics::relative_l1)},
+                           {"ms", maybe(r.ms())},
+                           {"speedup", maybe(r.speedup())},
+                           {"layers", layers}});
     }
-    return {{"input", report.input}, {"shape", report.shape}, {"machine", report.machine}, {"date", report.date},
-            {"threads", report.threads}, {"version", clary_version()}, {"metadata", report.metadata},
-            {"recipes", recipes}};
+    return {{"input", report.input},       {"shape", report.shape},     {"machine", report.machine},
+            {"date", report.date},         {"threads", report.threads}, {"version", clary_version()},
+            {"metadata", report.metadata}, {"recipes", recipes}};
 }
 
 // Into a temporary file first: the name never holds half a page.
@@ -133,9 +143,11 @@ int work(const Options& options) {
     fmt::print("{}: {} layer{}, {}; against float64\n{}, {} thread{}, {}\n\n{}", report.input, problems.size(),
                problems.size() == 1 ? "" : "s", report.shape, report.machine, report.threads,
                report.threads == 1 ? "" : "s", report.date, table_of(report.results).text());
-    const bool emulated = std::any_of(report.results.begin(), report.results.end(), [](const auto& r) { return r.emulated; });
+    const bool emulated =
+        std::any_of(report.results.begin(), report.results.end(), [](const auto& r) { return r.emulated; });
     if (emulated) fmt::print("\nemulated: no kernel of this build runs the recipe; its oracle computed it, untimed.\n");
-    if (const std::string text = headline(report.results); !text.empty()) fmt::print("{}{}\n", emulated ? "" : "\n", text);
+    if (const std::string text = headline(report.results); !text.empty())
+        fmt::print("{}{}\n", emulated ? "" : "\n", text);
     if (!options.html.empty()) fmt::print("{}\n", options.html);
     return kExitOk;
 }
@@ -159,9 +171,10 @@ void add_accuracy(CLI::App* app, int* exit_code) {
         ->check(CLI::Range(0, 10000))
         ->capture_default_str();
     add_output_options(command, &options->output);
-    command->footer("Examples:\n"
-                    "  clary accuracy examples/data/smollm2_gpl3_layers.safetensors --html accuracy.html\n"
-                    "  clary accuracy --preset llm --shape 1,8,2,2048,2048,128 --recipe int8_int8,int8_fp16:sage2");
+    command->footer(
+        "Examples:\n"
+        "  clary accuracy examples/data/smollm2_gpl3_layers.safetensors --html accuracy.html\n"
+        "  clary accuracy --preset llm --shape 1,8,2,2048,2048,128 --recipe int8_int8,int8_fp16:sage2");
     set_action(command, exit_code, options, work);
 }
 

@@ -36,12 +36,25 @@ std::vector<Json> records_of(const BenchResult& r, const Options& options, const
     const auto add = [&](const char* what, const std::optional<Timing>& timing, bool counts_operations) {
         const double ms = timing ? timing->median_ms() : 0;
         const auto maybe = [&](double value) { return timing ? Json(value) : Json(nullptr); };
-        records.push_back({{"date", today()}, {"commit", commit_text()}, {"machine", machine_text()},
-                           {"clock_mhz", clock > 0 ? Json(clock) : Json(nullptr)}, {"protocol", protocol},
-                           {"backend", "cpu"}, {"kernel", r.kernel}, {"recipe", r.recipe}, {"tile", nullptr},
-                           {"data", options.data}, {"what", what}, {"batch", s.batch}, {"q_heads", s.q_heads},
-                           {"kv_heads", s.kv_heads}, {"q_len", s.q_len}, {"kv_len", s.kv_len}, {"head_dim", s.head_dim},
-                           {"causal", r.problem->causal != CLARY_CAUSAL_NONE}, {"ms", maybe(ms)},
+        records.push_back({{"date", today()},
+                           {"commit", commit_text()},
+                           {"machine", machine_text()},
+                           {"clock_mhz", clock > 0 ? Json(clock) : Json(nullptr)},
+                           {"protocol", protocol},
+                           {"backend", "cpu"},
+                           {"kernel", r.kernel},
+                           {"recipe", r.recipe},
+                           {"tile", nullptr},
+                           {"data", options.data},
+                           {"what", what},
+                           {"batch", s.batch},
+                           {"q_heads", s.q_heads},
+                           {"kv_heads", s.kv_heads},
+                           {"q_len", s.q_len},
+                           {"kv_len", s.kv_len},
+                           {"head_dim", s.head_dim},
+                           {"causal", r.problem->causal != CLARY_CAUSAL_NONE},
+                           {"ms", maybe(ms)},
                            {"ms_iqr", maybe(timing ? timing->iqr_ms() : 0)},
                            {"tops", counts_operations ? maybe(operations(*r.problem) / ms * 1e-9) : Json(nullptr)},
                            {"baseline", options.baseline},
@@ -61,19 +74,22 @@ std::string fixed(const Json& value, int digits) {
 }
 
 void print_table(const std::vector<Json>& records) {
-    Table table({"length>", "D>", "recipe", "what", "ms>", "IQR>", "TOPS>", "baseline ms>", "ratio>", "rel L1>", "kernel"});
+    Table table(
+        {"length>", "D>", "recipe", "what", "ms>", "IQR>", "TOPS>", "baseline ms>", "ratio>", "rel L1>", "kernel"});
     for (const Json& r : records)
-        table.add({r["q_len"].dump(), r["head_dim"].dump(), r["recipe"].get<std::string>(), r["what"].get<std::string>(),
-                   fixed(r["ms"], 3), fixed(r["ms_iqr"], 3), fixed(r["tops"], 3), fixed(r["baseline_ms"], 3),
-                   fixed(r["ratio"], 2), fixed(r["rel_l1"], 5), r["kernel"].get<std::string>()});
+        table.add({r["q_len"].dump(), r["head_dim"].dump(), r["recipe"].get<std::string>(),
+                   r["what"].get<std::string>(), fixed(r["ms"], 3), fixed(r["ms_iqr"], 3), fixed(r["tops"], 3),
+                   fixed(r["baseline_ms"], 3), fixed(r["ratio"], 2), fixed(r["rel_l1"], 5),
+                   r["kernel"].get<std::string>()});
     fmt::print("{}", table.text());
 }
 
 int work(const Options& options) {
     if (options.bench_only && options.correctness_only)
         fail("--bench-only and --correctness-only exclude each other; allowed: one of the two");
-    const BenchRequest request = {parse_recipes(options.run.recipe), options.baseline, options.run.backend,
-                                  options.rounds, !options.bench_only, !options.correctness_only};
+    const BenchRequest request = {
+        parse_recipes(options.run.recipe), options.baseline, options.run.backend, options.rounds, !options.bench_only,
+        !options.correctness_only};
     const Context context(options.run.threads);
     const std::string causal = options.problem.causal.empty() ? "false" : options.problem.causal;
     const int64_t kv_heads = options.kv_heads > 0 ? options.kv_heads : options.q_heads;
@@ -134,7 +150,8 @@ void add_bench(CLI::App* app, int* exit_code) {
         ->capture_default_str();
     command->add_flag("--causal{true}", options->problem.causal, "Causal mask");
     command->add_option("--recipe", options->run.recipe, "Recipes separated by commas")->capture_default_str();
-    command->add_option("--baseline", options->baseline, "Recipe that the others are compared with")->capture_default_str();
+    command->add_option("--baseline", options->baseline, "Recipe that the others are compared with")
+        ->capture_default_str();
     command->add_option("--data", options->data, "Data: " + synthetic_presets())->capture_default_str();
     add_backend_option(command, &options->run);
     add_threads_option(command, &options->run);
@@ -144,9 +161,10 @@ void add_bench(CLI::App* app, int* exit_code) {
     command->add_flag("--markdown", options->markdown, "Only the table, as Markdown");
     command->add_option("--svg", options->svg, "Also draw the speeds into this file");
     add_output_options(command, &options->output);
-    command->footer("Exit code 1 where a result is wrong.\nExamples:\n  clary bench\n"
-                    "  clary bench --batch 2 --q-heads 16 --kv-heads 4 --head-dim 128 --seq-lengths 1024,2048 --causal\n"
-                    "  clary bench --recipe int8_int8:accurate --json > bench.json");
+    command->footer(
+        "Exit code 1 where a result is wrong.\nExamples:\n  clary bench\n"
+        "  clary bench --batch 2 --q-heads 16 --kv-heads 4 --head-dim 128 --seq-lengths 1024,2048 --causal\n"
+        "  clary bench --recipe int8_int8:accurate --json > bench.json");
     set_action(command, exit_code, options, work);
 }
 

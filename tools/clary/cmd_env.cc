@@ -28,14 +28,23 @@ int work(const Options& options) {
     const int threads = clary_context_threads(nullptr);
     const std::string torch = options.torch ? torch_version() : "";
     if (options.output.json) {
-        Json json = {{"version", clary_version()}, {"build", clary_build_info()}, {"os", info.os},
-                     {"cpu", info.cpu}, {"cpu_features", info.cpu_features}, {"cores", info.cores},
-                     {"threads", threads}, {"memory_gib", info.memory_gib}, {"gpus", Json::array()},
+        Json json = {{"version", clary_version()},
+                     {"build", clary_build_info()},
+                     {"os", info.os},
+                     {"cpu", info.cpu},
+                     {"cpu_features", info.cpu_features},
+                     {"cores", info.cores},
+                     {"threads", threads},
+                     {"memory_gib", info.memory_gib},
+                     {"gpus", Json::array()},
                      {"gpu_note", kNoGpu}};
         if (options.torch) json["torch"] = torch.empty() ? Json(nullptr) : Json(torch);
         for (const clary_kernel_info& k : kernels)
-            json["kernels"].push_back({{"name", k.name}, {"backend", k.backend}, {"recipe", k.recipe},
-                                       {"usable", k.usable != 0}, {"reason", k.reason}});
+            json["kernels"].push_back({{"name", k.name},
+                                       {"backend", k.backend},
+                                       {"recipe", k.recipe},
+                                       {"usable", k.usable != 0},
+                                       {"reason", k.reason}});
         fmt::print("{}\n", json.dump(2));
         return kExitOk;
     }

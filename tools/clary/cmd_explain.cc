@@ -38,7 +38,7 @@ std::string bytes_text(int64_t bytes) {
 
 void print_text(const Json& json) {
     const Json& p = json.at("problem");
-    const Shape shape = {p.at("batch"), p.at("q_heads"), p.at("kv_heads"), p.at("q_len"),
+    const Shape shape = {p.at("batch"),  p.at("q_heads"),  p.at("kv_heads"),  p.at("q_len"),
                          p.at("kv_len"), p.at("head_dim"), p.at("head_dim_v")};
     fmt::print("problem    {}, scale {:g}\nrecipe     {}\n", shape_text(shape), p.at("scale").get<double>(),
                json.at("recipe").get<std::string>());
@@ -46,9 +46,9 @@ void print_text(const Json& json) {
         fmt::print("kernel     none takes this problem\n");
     } else {
         fmt::print("kernel     {}, {} threads\n", json.at("kernel").get<std::string>(), json.at("threads").get<int>());
-        fmt::print("workspace  {} for the whole call, of which {} packed Q, K and V; {} to attend packed tensors\n",
+        fmt::print("workspace  {} for the whole call, of which {} packed Q, K and V; {} for a phase alone\n",
                    bytes_text(json.at("workspace_bytes")), bytes_text(json.at("packed_bytes")),
-                   bytes_text(json.at("attend_workspace_bytes")));
+                   bytes_text(json.at("phase_workspace_bytes")));
         fmt::print("traffic    {} at least\n", bytes_text(json.at("bytes_moved")));
     }
     if (json.contains("expected_rel_l1")) {
@@ -65,7 +65,8 @@ void print_text(const Json& json) {
 }
 
 int work(const Options& options) {
-    if (options.input.empty() == !options.shape.has_value()) fail("explain: needs either a file or --shape; allowed: one of the two");
+    if (options.input.empty() == !options.shape.has_value())
+        fail("explain: needs either a file or --shape; allowed: one of the two");
     const Context context(options.run.threads);
     Json all = Json::array();
     const auto add = [&](clary_attention_params params, const std::string& layer) {
@@ -83,14 +84,16 @@ int work(const Options& options) {
         params.scale = options.problem.scale.value_or(0);
         add(params, "");
     } else {
-        for (const Problem& problem : load_problems(options.input, options.problem)) add(params_of(problem), problem.layer);
+        for (const Problem& problem : load_problems(options.input, options.problem))
+            add(params_of(problem), problem.layer);
     }
     if (options.output.json) {
         fmt::print("{}\n", (all.size() == 1 ? all[0] : all).dump(2));
         return kExitOk;
     }
     for (size_t i = 0; i < all.size(); ++i) {
-        if (all[i].contains("layer")) fmt::print("{}layer      {}\n", i > 0 ? "\n" : "", all[i]["layer"].get<std::string>());
+        if (all[i].contains("layer"))
+            fmt::print("{}layer      {}\n", i > 0 ? "\n" : "", all[i]["layer"].get<std::string>());
         print_text(all[i]);
     }
     return kExitOk;
@@ -103,15 +106,17 @@ void add_explain(CLI::App* app, int* exit_code) {
     const auto options = std::make_shared<Options>();
     command->add_option("IN", options->input, "Capture file (.safetensors, .npz)");
     add_shape_option(command, &options->shape);
-    command->add_option("--dtype", options->dtype, "Type of Q, K and V with --shape: fp32, fp16, bf16")->capture_default_str();
+    command->add_option("--dtype", options->dtype, "Type of Q, K and V with --shape: fp32, fp16, bf16")
+        ->capture_default_str();
     add_recipe_option(command, &options->run);
     add_backend_option(command, &options->run);
     add_threads_option(command, &options->run);
     add_problem_options(command, &options->problem);
     add_output_options(command, &options->output);
-    command->footer("Examples:\n"
-                    "  clary explain --shape 1,32,8,4096,4096,128 --causal\n"
-                    "  clary explain capture.safetensors --recipe int8_fp16:fast --json");
+    command->footer(
+        "Examples:\n"
+        "  clary explain --shape 1,32,8,4096,4096,128 --causal\n"
+        "  clary explain capture.safetensors --recipe int8_fp16:fast --json");
     set_action(command, exit_code, options, work);
 }
 

@@ -54,9 +54,9 @@ int work(const Options& options) {
     for (const io::Tensor& tensor : file.tensors) {
         const Statistics s(tensor);
         const std::string dtype = dtype_name(tensor.dtype);
-        Json entry = {{"name", tensor.name}, {"dtype", dtype}, {"shape", tensor.shape},
-                      {"bytes", tensor.bytes.size()}, {"amax", s.amax}, {"mean", s.mean()}, {"zeros", s.zeros},
-                      {"non_finite", s.non_finite}};
+        Json entry = {
+            {"name", tensor.name}, {"dtype", dtype},   {"shape", tensor.shape}, {"bytes", tensor.bytes.size()},
+            {"amax", s.amax},      {"mean", s.mean()}, {"zeros", s.zeros},      {"non_finite", s.non_finite}};
         entry["min"] = s.count > 0 ? Json(s.min) : Json(nullptr);
         entry["max"] = s.count > 0 ? Json(s.max) : Json(nullptr);
         tensors.push_back(std::move(entry));

@@ -29,7 +29,8 @@ void add_sections(const clary_packed_layout& layout, const io::Bytes& buffer, co
         io::Tensor tensor;
         require_ok(io::make_tensor(prefix + section.name, static_cast<DType>(section.dtype),
                                    {section.shape, section.shape + section.ndim}, &tensor));
-        if (!tensor.bytes.empty()) std::memcpy(tensor.bytes.data(), buffer.data() + section.offset, tensor.bytes.size());
+        if (!tensor.bytes.empty())
+            std::memcpy(tensor.bytes.data(), buffer.data() + section.offset, tensor.bytes.size());
         file->tensors.push_back(std::move(tensor));
     }
 }
@@ -48,11 +49,19 @@ int work(const Options& options) {
         const clary_packed_layout& kv = attention.kv_layout();
         add_sections(attention.q_layout(), attention.packed_q(), problem.in_layer("q."), &file);
         add_sections(kv, attention.packed_kv(), problem.in_layer("kv."), &file);
-        file.metadata = {{"format", "clary packed"}, {"recipe", kv.recipe}, {"tile", std::to_string(kv.tile)},
-                         {"version", clary_version()}, {"input", options.input}};
-        const int64_t before = static_cast<int64_t>(problem.q.bytes.size() + problem.k.bytes.size() + problem.v.bytes.size());
-        layers.push_back({{"layer", problem.layer}, {"recipe", kv.recipe}, {"tile", kv.tile}, {"input_bytes", before},
-                          {"packed_q_bytes", attention.q_layout().bytes}, {"packed_kv_bytes", kv.bytes}});
+        file.metadata = {{"format", "clary packed"},
+                         {"recipe", kv.recipe},
+                         {"tile", std::to_string(kv.tile)},
+                         {"version", clary_version()},
+                         {"input", options.input}};
+        const int64_t before =
+            static_cast<int64_t>(problem.q.bytes.size() + problem.k.bytes.size() + problem.v.bytes.size());
+        layers.push_back({{"layer", problem.layer},
+                          {"recipe", kv.recipe},
+                          {"tile", kv.tile},
+                          {"input_bytes", before},
+                          {"packed_q_bytes", attention.q_layout().bytes},
+                          {"packed_kv_bytes", kv.bytes}});
     }
     progress.clear();
     require_ok(io::save(options.out, file));
@@ -80,9 +89,10 @@ void add_quantize(CLI::App* app, int* exit_code) {
     add_threads_option(command, &options->run);
     add_problem_options(command, &options->problem);
     add_output_options(command, &options->output);
-    command->footer("Examples:\n"
-                    "  clary quantize capture.safetensors -o packed.safetensors --recipe int8_int8\n"
-                    "  clary inspect packed.safetensors");
+    command->footer(
+        "Examples:\n"
+        "  clary quantize capture.safetensors -o packed.safetensors --recipe int8_int8\n"
+        "  clary inspect packed.safetensors");
     set_action(command, exit_code, options, work);
 }
 

@@ -50,7 +50,9 @@ int work(const Options& options) {
         const DType dtype = problem.q.dtype == DType::kBF16 && !safetensors ? DType::kF32 : problem.q.dtype;
         Attention attention(problem, options.run.recipe, options.run.backend, context.get(), dtype, options.lse);
         const double ms = milliseconds([&] { attention.run(); });
-        layers.push_back({{"layer", problem.layer}, {"kernel", attention.kernel()}, {"ms", ms},
+        layers.push_back({{"layer", problem.layer},
+                          {"kernel", attention.kernel()},
+                          {"ms", ms},
                           {"shape", shape_text(problem.shape)}});
         // The recipe with every default spelt out, as the library understood it.
         const Json explained = explain(params_of(problem), options.run.recipe, options.run.backend);
@@ -67,8 +69,11 @@ int work(const Options& options) {
     }
     progress.clear();
     if (safetensors)
-        file.metadata = {{"recipe", layers[0]["recipe"]}, {"kernel", layers[0]["kernel"]}, {"version", clary_version()},
-                         {"layout", problems[0].layout == MemoryLayout::kHnd ? "hnd" : "nhd"}, {"input", options.input}};
+        file.metadata = {{"recipe", layers[0]["recipe"]},
+                         {"kernel", layers[0]["kernel"]},
+                         {"version", clary_version()},
+                         {"layout", problems[0].layout == MemoryLayout::kHnd ? "hnd" : "nhd"},
+                         {"input", options.input}};
     require_ok(io::save(options.out, file));
 
     if (options.output.json) {
@@ -96,9 +101,10 @@ void add_run(CLI::App* app, int* exit_code) {
     add_problem_options(command, &options->problem);
     command->add_flag("--lse", options->lse, "Also write lse, the natural log of each row's softmax denominator");
     add_output_options(command, &options->output);
-    command->footer("Examples:\n"
-                    "  clary run capture.safetensors -o out.safetensors --recipe int8_int8 --causal\n"
-                    "  clary run qkv.npz -o out.npz --layout nhd --lse --backend reference --recipe fp32_fp32");
+    command->footer(
+        "Examples:\n"
+        "  clary run capture.safetensors -o out.safetensors --recipe int8_int8 --causal\n"
+        "  clary run qkv.npz -o out.npz --layout nhd --lse --backend reference --recipe fp32_fp32");
     set_action(command, exit_code, options, work);
 }
 

@@ -31,7 +31,9 @@ struct Options {
 // error, so it gets the rounding of fp32 sums of some hundred terms instead.
 constexpr double kErrorFactor = 1.05;
 constexpr double kErrorFloor = 2e-6;
-constexpr double kLseTolerance = 1e-4;  // against the oracle, natural log
+// Against the oracle, natural log. With 8-bit P the denominator is a sum of codes, of which the largest is 255; kernels
+// may round one that lies near a tie to the other side, which counts most in a row that sees a single large weight.
+double lse_tolerance(const std::string& recipe) { return recipe.find("_int8") != std::string::npos ? 1.0 / 255 : 1e-4; }
 
 struct Case {
     std::string name;
@@ -56,8 +58,7 @@ void add_boolean_mask(Problem* problem) {
     require_ok(io::make_tensor("mask", DType::kBool, {1, 1, s.q_len, s.kv_len}, &problem->mask));
     const auto mask = problem->mask.as<uint8_t>();
     for (int64_t i = 0; i < s.q_len; ++i)
-        for (int64_t j = 0; j < s.kv_len; ++j)
-            mask[static_cast<size_t>(i * s.kv_len + j)] = i != 5 && (i + j) % 3 != 0;
+        for (int64_t j = 0; j < s.kv_len; ++j) mask[static_cast<size_t>(i * s.kv_len + j)] = i != 5 && (i + j) % 3 != 0;
     problem->has_mask = true;
 }
 
@@ -127,7 +128,9 @@ class Verifier {
         double worst_share = -1;
         for (size_t i = 0; i < cases_.size(); ++i) {
             const Case& test = cases_[i];
-            const auto failed = [&](const std::string& what) { verdict.failures.push_back(fmt::format("{}: {}", test.name, what)); };
+            const auto failed = [&](const std::string& what) {
+                verdict.failures.push_back(fmt::format("{}: {}", test.name, what));
+            };
             std::string ran;
             Run result;
             try {
@@ -142,7 +145,8 @@ class Verifier {
             const double allowed = kErrorFactor * oracle.error + kErrorFloor;
             if (!(error <= allowed)) failed(fmt::format("relative L1 {:.3g}; allowed: {:.3g}", error, allowed));
             const double lse = lse_difference(oracle.run.lse, result.lse);
-            if (!(lse <= kLseTolerance)) failed(fmt::format("LSE differs by {:.3g}; allowed: {:.3g}", lse, kLseTolerance));
+            if (!(lse <= lse_tolerance(recipe)))
+                failed(fmt::format("LSE differs by {:.3g}; allowed: {:.3g}", lse, lse_tolerance(recipe)));
             const Run again = run_case(test, recipe, backend, single_.get());
             if (!same_bits(again.out, result.out) || !same_bits(again.lse, result.lse))
                 failed("one thread gives other bits");
@@ -216,7 +220,8 @@ int work(const Options& options) {
         Progress progress(static_cast<int64_t>(kernels.size()), options.output.quiet);
         for (const clary_kernel_info& kernel : kernels) {
             progress.step(kernel.name);
-            for (const std::string& recipe : recipes_of(kernel.recipe)) verdicts.push_back(verifier.check(kernel, recipe));
+            for (const std::string& recipe : recipes_of(kernel.recipe))
+                verdicts.push_back(verifier.check(kernel, recipe));
         }
     }
     Json json = Json::array();
@@ -225,8 +230,13 @@ int work(const Options& options) {
     for (const Verdict& v : verdicts) {
         const bool pass = v.failures.empty();
         failed += !pass;
-        json.push_back({{"kernel", v.kernel}, {"recipe", v.recipe}, {"rel_l1", v.error}, {"oracle_rel_l1", v.oracle_error},
-                        {"lse_difference", v.lse}, {"pass", pass}, {"failures", v.failures}});
+        json.push_back({{"kernel", v.kernel},
+                        {"recipe", v.recipe},
+                        {"rel_l1", v.error},
+                        {"oracle_rel_l1", v.oracle_error},
+                        {"lse_difference", v.lse},
+                        {"pass", pass},
+                        {"failures", v.failures}});
         table.add({v.kernel, v.recipe, fmt::format("{:.3g}", v.error), fmt::format("{:.3g}", v.oracle_error),
                    fmt::format("{:.1g}", v.lse), pass ? "PASS" : "FAIL"});
     }
@@ -236,8 +246,10 @@ int work(const Options& options) {
         fmt::print("{}", table.text());
         for (const Verdict& v : verdicts)
             for (const std::string& text : v.failures) fmt::print("FAIL {} {}: {}\n", v.kernel, v.recipe, text);
-        fmt::print("\n{} of {} passed, each on {} cases: against its oracle and float64, on one thread and all, in one "
-                   "call and two phases\n", verdicts.size() - failed, verdicts.size(), verifier.case_count());
+        fmt::print(
+            "\n{} of {} passed, each on {} cases: against its oracle and float64, on one thread and all, in one "
+            "call and two phases\n",
+            verdicts.size() - failed, verdicts.size(), verifier.case_count());
     }
     return failed == 0 ? kExitOk : kExitCheckFailed;
 }
@@ -250,7 +262,8 @@ void add_verify(CLI::App* app, int* exit_code) {
     add_backend_option(command, &options->run);
     add_threads_option(command, &options->run);
     add_output_options(command, &options->output);
-    command->footer("Exit code 1 where a kernel fails.\nExamples:\n  clary verify\n  clary verify --backend cpu:avx2 --json");
+    command->footer(
+        "Exit code 1 where a kernel fails.\nExamples:\n  clary verify\n  clary verify --backend cpu:avx2 --json");
     set_action(command, exit_code, options, work);
 }
 

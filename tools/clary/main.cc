@@ -40,7 +40,8 @@ int run(int argc, char** argv) {
         if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);  // --help
         return report(fmt::format("{} (see clary --help)", error.what()), kExitBadInput);
     }
-    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return report("standard output: cannot write", kExitBadInput);
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+        return report("standard output: cannot write", kExitBadInput);
     return exit_code;
 }
 

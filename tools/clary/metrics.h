@@ -14,13 +14,13 @@ struct HeadError {
 };
 
 struct Metrics {
-    double cosine = 1;           // over all values as one vector
-    double relative_l1 = 0;      // sum |o - o'| / sum |o|
-    double worst_head_l1 = 0;    // the largest relative L1 of a (batch item, head)
-    double p999_row_l1 = 0;      // 99.9th percentile of the rows' relative L1
+    double cosine = 1;         // over all values as one vector
+    double relative_l1 = 0;    // sum |o - o'| / sum |o|
+    double worst_head_l1 = 0;  // the largest relative L1 of a (batch item, head)
+    double p999_row_l1 = 0;    // 99.9th percentile of the rows' relative L1
     double rmse = 0;
     double max_abs = 0;
-    int64_t skipped_rows = 0;    // rows whose exact result is not finite; not part of the figures
+    int64_t skipped_rows = 0;      // rows whose exact result is not finite; not part of the figures
     std::vector<HeadError> heads;  // [batch * q_heads]
 };
 

@@ -30,8 +30,9 @@ void add_output_options(CLI::App* command, OutputOptions* options) {
 }
 
 void add_backend_option(CLI::App* command, RunOptions* options) {
-    command->add_option("--backend", options->backend,
-                        "auto, cpu, reference (exact, or the recipe's emulation), cuda, maca, sim:<target>")
+    command
+        ->add_option("--backend", options->backend,
+                     "auto, cpu, reference (exact, or the recipe's emulation), cuda, maca, sim:<target>")
         ->capture_default_str();
 }
 
@@ -49,7 +50,8 @@ void add_threads_option(CLI::App* command, RunOptions* options) {
 }
 
 void add_problem_options(CLI::App* command, ProblemOptions* options) {
-    command->add_option("--layout", options->layout, "Order of the tensors' dimensions: hnd [B,H,L,D] or nhd [B,L,H,D]");
+    command->add_option("--layout", options->layout,
+                        "Order of the tensors' dimensions: hnd [B,H,L,D] or nhd [B,L,H,D]");
     command->add_flag("--causal{true}", options->causal,
                       "Causal mask; --causal=top_left or --causal=bottom_right where Lq and Lk differ");
     command->add_option("--scale", options->scale, "Factor of the scores before the softmax (default: 1/sqrt(D))");

@@ -66,7 +66,7 @@ std::string error_speed_plot(const std::vector<RecipeAccuracy>& results, bool na
         any_timed = any_timed || r.speedup();
         any_emulated = any_emulated || !r.speedup();
     }
-    const double band = !any_emulated ? 0 : !any_timed ? right - left : narrow ? 132 : 210;
+    const double band = !any_emulated ? 0 : !any_timed ? right - left : narrow ? 142 : 210;
     const Axis y{kErrorFloor, round_up_125(largest * 1.1), bottom, top, true};
     const Axis x{0, fastest * 1.12, left + band, right};
 
@@ -80,7 +80,8 @@ std::string error_speed_plot(const std::vector<RecipeAccuracy>& results, bool na
             svg.line(x(tick), bottom, x(tick), bottom + 4, "axis");
             svg.text(x(tick), bottom + 17, tick_text(tick), "tick", Svg::Anchor::kMiddle);
         }
-        svg.text(right, bottom + 36, narrow ? "speed-up over fp32_fp32" : "speed-up over the exact path fp32_fp32 (right is faster)",
+        svg.text(right, bottom + 36,
+                 narrow ? "speed-up over fp32_fp32" : "speed-up over the exact path fp32_fp32 (right is faster)",
                  "title", Svg::Anchor::kEnd);
     }
     if (any_emulated) svg.text(left + 2, bottom + (any_timed ? 36 : 17), "emulated", "title");
@@ -97,7 +98,7 @@ std::string error_speed_plot(const std::vector<RecipeAccuracy>& results, bool na
     const double font = narrow ? 11 : 12;
     std::vector<Label> timed, emulated;
     for (Label& label : labels) (label.x < left + 15 && any_emulated ? emulated : timed).push_back(std::move(label));
-    draw_labels(&svg, emulated, font, left + band + (any_timed ? 0 : 1000), top - 6, bottom + 6);
+    draw_labels(&svg, emulated, font, 2 * width, top - 6, bottom + 6);  // always on the right: the band is for them
     draw_labels(&svg, timed, font, right, top - 6, bottom + 6);
     return svg.finish(narrow ? "narrow" : "wide", "Error of each recipe against its speed");
 }
@@ -122,12 +123,16 @@ std::string head_error_plot(const std::vector<RecipeAccuracy>& results, bool nar
     std::stable_sort(strips.begin(), strips.end(), [](const Strip& a, const Strip& b) { return a.middle < b.middle; });
 
     // Narrow: the name stands above its strip.
-    const double width = narrow ? 350 : 900, row = narrow ? 38 : 27, left = narrow ? 10 : 160, right = width - (narrow ? 14 : 70);
+    const double width = narrow ? 350 : 900, row = narrow ? 38 : 27, left = narrow ? 20 : 160,
+                 right = width - (narrow ? 14 : 70);
     const double top = 8, bottom = top + row * static_cast<double>(strips.size());
     const Axis x{kErrorFloor, round_up_125(largest), left, right, true};
     Svg svg(width, bottom + 44);
+    double last_label = -100;
     for (const double tick : x.ticks(6)) {
         svg.line(x(tick), top, x(tick), bottom, "grid");
+        if (x(tick) - last_label < 34) continue;
+        last_label = x(tick);
         svg.text(x(tick), bottom + 16, tick_text(tick), "tick", Svg::Anchor::kMiddle);
     }
     svg.line(left, bottom, right, bottom, "axis");

@@ -4,11 +4,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <numbers>
 
 #include "failure.h"
+#include "synthetic/generator.h"
 #include "values.h"
 
 namespace clary::cli {
@@ -83,24 +84,20 @@ std::vector<std::string> layer_names(const io::TensorFile& file, const std::stri
     return {wanted};
 }
 
-// splitmix64: tiny, and the same everywhere, unlike the distributions of <random>.
-class Normal {
-  public:
-    explicit Normal(uint64_t seed) : state_(seed) {}
-    float operator()() {
-        const double radius = std::sqrt(-2 * std::log(1 - uniform()));
-        return static_cast<float>(radius * std::cos(2 * std::numbers::pi * uniform()));
+// Generators take what makes sense as attention, and no more than fits a usual memory.
+void check_generated(const Shape& s) {
+    constexpr int64_t kMaxElements = int64_t{1} << 32;
+    if (s.kv_heads < 1 || s.q_heads < 1 || s.q_heads % s.kv_heads != 0)
+        fail("{} query heads are not a multiple of {} kv heads; allowed: a positive multiple", s.q_heads, s.kv_heads);
+    int64_t elements = 1;
+    for (const int64_t size : {s.batch, s.q_heads, std::max(s.q_len, s.kv_len), std::max(s.head_dim, s.head_dim_v)}) {
+        if (size > kMaxElements / elements)
+            fail("shape {} is too large to generate; allowed: 2^32 values", shape_text(s));
+        elements *= std::max<int64_t>(size, 1);
     }
-
-  private:
-    double uniform() {  // [0, 1)
-        uint64_t z = state_ += 0x9e3779b97f4a7c15u;
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-        return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-53;
-    }
-    uint64_t state_;
-};
+    if (std::min({s.batch, s.q_len, s.kv_len, s.head_dim, s.head_dim_v}) < 1)
+        fail("shape {} is empty; allowed: sizes from 1 on", shape_text(s));
+}
 
 void describe(clary_attention_params* params, int32_t causal, std::optional<double> scale) {
     params->struct_size = sizeof(*params);
@@ -112,7 +109,8 @@ void describe(clary_attention_params* params, int32_t causal, std::optional<doub
 }  // namespace
 
 std::string shape_text(const Shape& s) {
-    std::string text = fmt::format("B{} H{}/{} L{}x{} D{}", s.batch, s.q_heads, s.kv_heads, s.q_len, s.kv_len, s.head_dim);
+    std::string text =
+        fmt::format("B{} H{}/{} L{}x{} D{}", s.batch, s.q_heads, s.kv_heads, s.q_len, s.kv_len, s.head_dim);
     return s.head_dim_v == s.head_dim ? text : fmt::format("{}/{}", text, s.head_dim_v);
 }
 
@@ -122,8 +120,8 @@ int32_t parse_causal(const std::string& text, const std::string& where, int64_t 
     if (text == "bottom_right") return CLARY_CAUSAL_BOTTOM_RIGHT;
     if (text != "true") fail("{} '{}' is not allowed; allowed: true, false, top_left, bottom_right", where, text);
     if (q_len != kv_len)
-        fail("{} 'true' has two meanings where q_len ({}) and kv_len ({}) differ; allowed: top_left, bottom_right", where,
-             q_len, kv_len);
+        fail("{} 'true' has two meanings where q_len ({}) and kv_len ({}) differ; allowed: top_left, bottom_right",
+             where, q_len, kv_len);
     return CLARY_CAUSAL_TOP_LEFT;
 }
 
@@ -155,30 +153,48 @@ std::vector<Problem> load_problems(const std::string& path, const ProblemOptions
         const clary_tensor q = logical_view(p.q, layout), k = logical_view(p.k, layout), v = logical_view(p.v, layout);
         p.shape = {q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3]};
         p.causal = parse_causal(causal, causal_where, p.shape.q_len, p.shape.kv_len);
-        if (options.scale) p.scale = options.scale;
-        else if (!scale.empty()) p.scale = parse_scale(scale, scale_where);
+        if (options.scale)
+            p.scale = options.scale;
+        else if (!scale.empty())
+            p.scale = parse_scale(scale, scale_where);
         problems.push_back(std::move(p));
     }
     return problems;
 }
 
 Problem synthetic_problem(const std::string& preset, const Shape& shape, const std::string& causal, uint64_t seed) {
-    if (preset != "normal") fail("preset '{}' is unknown; allowed: {}", preset, synthetic_presets());
+    check_generated(shape);
     Problem p;
     p.shape = shape;
     p.causal = parse_causal(causal, "--causal", shape.q_len, shape.kv_len);
-    Normal normal(seed);
-    const auto fill = [&](io::Tensor* tensor, const char* name, int64_t heads, int64_t length, int64_t dim) {
-        require_ok(io::make_tensor(name, DType::kF32, {shape.batch, heads, length, dim}, tensor));
-        for (float& x : tensor->as<float>()) x = normal();
+    const auto generate = [&](int64_t dim) {
+        synthetic::Tensors tensors;
+        const synthetic::Dims dims = {shape.batch, shape.q_heads, shape.kv_heads, shape.q_len, shape.kv_len, dim};
+        require_ok(synthetic::generate(preset == "normal" ? "gauss" : preset, dims, seed, &tensors));
+        return tensors;
     };
-    fill(&p.q, "q", shape.q_heads, shape.q_len, shape.head_dim);
-    fill(&p.k, "k", shape.kv_heads, shape.kv_len, shape.head_dim);
-    fill(&p.v, "v", shape.kv_heads, shape.kv_len, shape.head_dim_v);
+    const auto take = [&](const std::vector<float>& values, const char* name, int64_t heads, int64_t length,
+                          int64_t dim) {
+        io::Tensor tensor;
+        require_ok(io::make_tensor(name, DType::kF32, {shape.batch, heads, length, dim}, &tensor));
+        std::copy(values.begin(), values.end(), tensor.as<float>().begin());
+        return tensor;
+    };
+    const synthetic::Tensors tensors = generate(shape.head_dim);
+    p.q = take(tensors.q, "q", shape.q_heads, shape.q_len, shape.head_dim);
+    p.k = take(tensors.k, "k", shape.kv_heads, shape.kv_len, shape.head_dim);
+    // The generators know one head dim; V of another one is that of a second run.
+    const bool same = shape.head_dim_v == shape.head_dim;
+    p.v = take(same ? tensors.v : generate(shape.head_dim_v).v, "v", shape.kv_heads, shape.kv_len, shape.head_dim_v);
     return p;
 }
 
-std::string synthetic_presets() { return "normal"; }
+std::string synthetic_presets() {
+    std::string text = "normal";
+    for (const synthetic::PresetInfo& preset : synthetic::presets())
+        if (preset.name != "gauss") text += ", " + preset.name;
+    return text;
+}
 
 clary_tensor shape_view(std::initializer_list<int64_t> shape, clary_dtype dtype) {
     clary_tensor view{};
@@ -234,7 +250,8 @@ void warn_of_non_finite(const std::vector<Problem>& problems) {
     for (const Problem& p : problems) {
         for (const auto& [tensor, name] : {std::pair{&p.q, "q"}, {&p.k, "k"}, {&p.v, "v"}}) {
             const int64_t count = count_non_finite(*tensor);
-            if (count > 0) counts.push_back(fmt::format("{} of {} in {}", count, tensor->element_count(), p.in_layer(name)));
+            if (count > 0)
+                counts.push_back(fmt::format("{} of {} in {}", count, tensor->element_count(), p.in_layer(name)));
         }
     }
     if (counts.empty()) return;

@@ -22,8 +22,8 @@ std::string shape_text(const Shape& shape);  // "B1 H9/3 L2048x2048 D64"
 
 // What the command line says about a problem; empty: the file's metadata, else the default.
 struct ProblemOptions {
-    std::string layout;            // "hnd", "nhd"
-    std::string causal;            // "true", "false", "top_left", "bottom_right"
+    std::string layout;  // "hnd", "nhd"
+    std::string causal;  // "true", "false", "top_left", "bottom_right"
     std::optional<double> scale;
     std::string layer;
 };

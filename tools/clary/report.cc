@@ -11,17 +11,17 @@ namespace {
 
 constexpr const char* kPageStyle = R"(
 *{box-sizing:border-box}html{color-scheme:light dark;-webkit-text-size-adjust:100%}
-body{margin:0 auto;max-width:60rem;padding:1.5rem 1.25rem 3rem;background:var(--paper);color:var(--ink);
+body{margin:0 auto;max-width:76rem;padding:1.5rem 1.25rem 3rem;background:var(--paper);color:var(--ink);
 font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
 h1{font-size:1.6rem;line-height:1.25;margin:0 0 .4rem}h2{font-size:1.15rem;margin:2.4rem 0 .3rem}
-p{margin:.3rem 0 .8rem;max-width:46rem}.soft{color:var(--soft);font-size:.9rem;overflow-wrap:anywhere}
-.headline{border-left:4px solid var(--c2);padding:.5rem .9rem;margin:1.2rem 0;background:color-mix(in srgb,var(--c2) 8%,var(--paper))}
+p{margin:.3rem 0 .8rem;max-width:54rem}.soft{color:var(--soft);font-size:.9rem;overflow-wrap:anywhere}
+.headline{max-width:none;border-left:4px solid var(--c2);padding:.5rem .9rem;margin:1.2rem 0;background:color-mix(in srgb,var(--c2) 8%,var(--paper))}
 svg{display:block;width:100%;height:auto;margin:.6rem 0}svg.narrow{display:none}
 .key{display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;font-size:.85rem;color:var(--soft)}
 .key svg{display:inline-block;width:14px;height:14px;margin:0 .35rem 0 0;vertical-align:-2px}
 .scroll{overflow-x:auto;margin:.6rem 0}
-table{border-collapse:collapse;font-size:.86rem;font-variant-numeric:tabular-nums;width:100%}
-th,td{padding:.38rem .6rem;text-align:right;white-space:nowrap;border-bottom:1px solid var(--grid)}
+table{border-collapse:collapse;font-size:.84rem;font-variant-numeric:tabular-nums;width:100%}
+th,td{padding:.36rem .55rem;text-align:right;white-space:nowrap;border-bottom:1px solid var(--grid)}
 th{font-weight:600;color:var(--soft);vertical-align:bottom}
 th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:var(--paper)}
 td.text,th.text{text-align:left}tr.exact td{color:var(--soft)}
@@ -47,8 +47,9 @@ std::string main_table(const std::vector<RecipeAccuracy>& results) {
     const bool several = results[0].layers.size() > 1;
     std::string html = "<div class=\"scroll\"><table><thead><tr><th>recipe</th><th>cosine</th><th>rel. L1</th>";
     if (several) html += "<th>worst layer<br>cosine</th><th>worst layer<br>rel. L1</th>";
-    html += "<th>worst head<br>rel. L1</th><th>p99.9 row<br>rel. L1</th><th>RMSE</th><th>max abs</th><th>ms</th>"
-            "<th>speed-up</th><th class=\"text\">kernel</th></tr></thead><tbody>\n";
+    html +=
+        "<th>worst head<br>rel. L1</th><th>p99.9 row<br>rel. L1</th><th>RMSE</th><th>max abs</th><th>ms</th>"
+        "<th>speed-up</th><th class=\"text\">kernel</th></tr></thead><tbody>\n";
     for (const RecipeAccuracy& r : results) {
         html += "<tr>" + recipe_cell(r.recipe) + cell(fmt::format("{:.6f}", r.middle(&Metrics::cosine))) +
                 cell(fmt::format("{:.5f}", r.middle(&Metrics::relative_l1)));
@@ -68,8 +69,9 @@ std::string main_table(const std::vector<RecipeAccuracy>& results) {
 std::string layer_table(const std::vector<RecipeAccuracy>& results) {
     const std::vector<LayerAccuracy>& layers = results[0].layers;
     if (layers.size() < 2) return "";
-    std::string html = "<h2>Layer by layer</h2>\n<details><summary>Relative L1 of each layer</summary>\n"
-                       "<div class=\"scroll\"><table><thead><tr><th>recipe</th>";
+    std::string html =
+        "<h2>Layer by layer</h2>\n<details><summary>Relative L1 of each layer</summary>\n"
+        "<div class=\"scroll\"><table><thead><tr><th>recipe</th>";
     for (const LayerAccuracy& layer : layers) html += fmt::format("<th>{}</th>", escape_xml(layer.layer));
     html += "</tr></thead><tbody>\n";
     for (const RecipeAccuracy& r : results) {
@@ -106,14 +108,16 @@ computed it. It is slow by design, so it has no time.</dd></dl>
 )";
 
 std::string head(const AccuracyReport& r) {
-    std::string html = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
-                       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-                       "<title>Clary: accuracy of quantized attention</title>\n<style>" + plot_style() + kPageStyle +
-                       "</style></head>\n<body>\n<h1>Accuracy of quantized attention</h1>\n";
+    std::string html =
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+        "<title>Clary: accuracy of quantized attention</title>\n<style>" +
+        plot_style() + kPageStyle + "</style></head>\n<body>\n<h1>Accuracy of quantized attention</h1>\n";
     const size_t layers = r.results[0].layers.size();
-    html += fmt::format("<p class=\"soft\">{}: {} layer{}, {}; against float64.<br>{}, {} thread{}, {}, Clary {}.</p>\n",
-                        escape_xml(r.input), layers, layers == 1 ? "" : "s", escape_xml(r.shape),
-                        escape_xml(r.machine), r.threads, r.threads == 1 ? "" : "s", r.date, clary_version());
+    html +=
+        fmt::format("<p class=\"soft\">{}: {} layer{}, {}; against float64.<br>{}, {} thread{}, {}, Clary {}.</p>\n",
+                    escape_xml(r.input), layers, layers == 1 ? "" : "s", escape_xml(r.shape), escape_xml(r.machine),
+                    r.threads, r.threads == 1 ? "" : "s", r.date, clary_version());
     if (const auto source = r.metadata.find("source"); source != r.metadata.end())
         html += fmt::format("<p class=\"soft\">{}</p>\n", escape_xml(source->second));
     return html;

@@ -26,24 +26,33 @@ std::string escape_xml(std::string_view text) {
     std::string escaped;
     for (const char c : text) {
         switch (c) {
-            case '&': escaped += "&amp;"; break;
-            case '<': escaped += "&lt;"; break;
-            case '>': escaped += "&gt;"; break;
-            case '"': escaped += "&quot;"; break;
-            default: escaped += c;
+            case '&':
+                escaped += "&amp;";
+                break;
+            case '<':
+                escaped += "&lt;";
+                break;
+            case '>':
+                escaped += "&gt;";
+                break;
+            case '"':
+                escaped += "&quot;";
+                break;
+            default:
+                escaped += c;
         }
     }
     return escaped;
 }
 
 void Svg::line(double x1, double y1, double x2, double y2, std::string_view css_class) {
-    body_ += fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" class=\"{}\"/>\n", x1, y1, x2, y2,
-                         css_class);
+    body_ += fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" class=\"{}\"/>\n", x1, y1, x2,
+                         y2, css_class);
 }
 
 void Svg::rect(double x, double y, double width, double height, std::string_view css_class, std::string_view tooltip) {
-    body_ += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" class=\"{}\">{}</rect>\n", x,
-                         y, width, height, css_class, tooltip_element(tooltip));
+    body_ += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" class=\"{}\">{}</rect>\n",
+                         x, y, width, height, css_class, tooltip_element(tooltip));
 }
 
 void Svg::path(std::string_view data, std::string_view css_class) {
@@ -56,28 +65,34 @@ void Svg::text(double x, double y, std::string_view text, std::string_view css_c
                          kAnchors[static_cast<int>(anchor)], escape_xml(text));
 }
 
-void Svg::marker(Marker marker, double x, double y, double radius, std::string_view css_class, std::string_view tooltip) {
+void Svg::marker(Marker marker, double x, double y, double radius, std::string_view css_class,
+                 std::string_view tooltip) {
     const std::string title = tooltip_element(tooltip);
     if (marker == Marker::kDiamond) {
         const double r = radius * 1.25;
-        body_ += fmt::format("<path d=\"M{:.1f} {:.1f}l{r:.1f} {r:.1f}l-{r:.1f} {r:.1f}l-{r:.1f} -{r:.1f}z\" class=\"mark {}\">{}"
-                             "</path>\n", x, y - r, css_class, title, fmt::arg("r", r));
+        body_ += fmt::format(
+            "<path d=\"M{:.1f} {:.1f}l{r:.1f} {r:.1f}l-{r:.1f} {r:.1f}l-{r:.1f} -{r:.1f}z\" class=\"mark {}\">{}"
+            "</path>\n",
+            x, y - r, css_class, title, fmt::arg("r", r));
         return;
     }
-    body_ += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:.1f}\" class=\"mark{} {}\">{}</circle>\n", x, y, radius,
-                         marker == Marker::kRing ? " ring" : "", css_class, title);
+    body_ += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:.1f}\" class=\"mark{} {}\">{}</circle>\n", x, y,
+                         radius, marker == Marker::kRing ? " ring" : "", css_class, title);
 }
 
 std::string Svg::finish(std::string_view css_class, std::string_view label, std::string_view style) const {
-    return fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {:.0f} {:.0f}\" class=\"{}\" role=\"img\" "
-                       "aria-label=\"{}\">\n{}{}</svg>\n", width_, height_, css_class, escape_xml(label),
-                       style.empty() ? "" : fmt::format("<style>{}</style>\n", style), body_);
+    return fmt::format(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {:.0f} {:.0f}\" class=\"{}\" role=\"img\" "
+        "aria-label=\"{}\">\n{}{}</svg>\n",
+        width_, height_, css_class, escape_xml(label), style.empty() ? "" : fmt::format("<style>{}</style>\n", style),
+        body_);
 }
 
 double Axis::operator()(double value) const {
     const double low = std::min(begin, end), high = std::max(begin, end);
     value = std::clamp(value, low, high);
-    const double share = logarithmic ? std::log(value / begin) / std::log(end / begin) : (value - begin) / (end - begin);
+    const double share =
+        logarithmic ? std::log(value / begin) / std::log(end / begin) : (value - begin) / (end - begin);
     return pixel_begin + share * (pixel_end - pixel_begin);
 }
 
@@ -85,7 +100,7 @@ std::vector<double> Axis::ticks(int about) const {
     std::vector<double> values;
     const double slack = 1e-9 * std::abs(end - begin);
     if (logarithmic) {
-        const bool dense = std::log10(end / begin) < 2.5;
+        const bool dense = std::log10(end / begin) < 3.2;
         for (double decade = std::pow(10, std::floor(std::log10(begin))); decade <= end + slack; decade *= 10)
             for (const double step : {1.0, 2.0, 5.0})
                 if ((step == 1.0 || dense) && decade * step >= begin - slack && decade * step <= end + slack)
@@ -123,7 +138,8 @@ void draw_labels(Svg* svg, std::vector<Label> labels, double font_size, double r
             y = label.y + shift;
             box = {x, y - 0.55 * font_size, x + width, y + 0.55 * font_size};
             if (box.top < top || box.bottom > bottom) continue;
-            const bool free = std::none_of(taken.begin(), taken.end(), [&](const Box& other) { return box.overlaps(other); });
+            const bool free =
+                std::none_of(taken.begin(), taken.end(), [&](const Box& other) { return box.overlaps(other); });
             if (free) break;
         }
         taken.push_back(box);
@@ -145,7 +161,7 @@ svg .tick{font-size:11px;fill:var(--soft)}svg .name{font-size:12px}svg .title{fo
 svg .value{font-size:11px;fill:var(--soft)}svg .strong{font-weight:600}
 svg .grid{stroke:var(--grid)}svg .axis{stroke:var(--soft)}svg .leader{stroke:var(--soft);stroke-width:.7}
 svg .band{fill:var(--grid);opacity:.45}svg .mark{stroke-width:2}svg .mark.ring{fill:var(--paper)}
-svg .dots{fill:none;stroke-width:5;stroke-linecap:round;opacity:.4}svg .median{stroke-width:2.5}
+svg .dots{fill:none;stroke-width:5;stroke-linecap:round;opacity:.5}svg .median{stroke-width:2.5}
 )"
            // One rule set per colour: filled shapes, outlines, and the dots of strips.
            R"(svg .c0{fill:var(--c0);stroke:var(--c0)}svg .c1{fill:var(--c1);stroke:var(--c1)}

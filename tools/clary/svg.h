@@ -17,7 +17,8 @@ class Svg {
 
     // `css_class` may name several classes, separated by spaces.
     void line(double x1, double y1, double x2, double y2, std::string_view css_class);
-    void rect(double x, double y, double width, double height, std::string_view css_class, std::string_view tooltip = "");
+    void rect(double x, double y, double width, double height, std::string_view css_class,
+              std::string_view tooltip = "");
     void path(std::string_view data, std::string_view css_class);
     enum class Anchor { kStart, kMiddle, kEnd };
     void text(double x, double y, std::string_view text, std::string_view css_class, Anchor anchor = Anchor::kStart);
@@ -35,7 +36,7 @@ class Svg {
 
 // Maps values to pixels; pixel_begin may be above pixel_end (y axes).
 struct Axis {
-    double begin, end;              // values
+    double begin, end;  // values
     double pixel_begin, pixel_end;
     bool logarithmic = false;
 

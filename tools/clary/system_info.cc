@@ -20,9 +20,10 @@ namespace clary::cli {
 namespace {
 
 // Words of /proc/cpuinfo: x86 first, then Arm.
-constexpr std::array kKnownFeatures = {"sse4_2", "avx2", "fma",  "f16c",     "avx_vnni", "avx512f",     "avx512bw",
-                                       "avx512vl", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile",
-                                       "amx_int8", "amx_bf16", "asimd", "asimddp", "i8mm", "bf16", "sve"};
+constexpr std::array kKnownFeatures = {"sse4_2",      "avx2",     "fma",      "f16c",        "avx_vnni",
+                                       "avx512f",     "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16",
+                                       "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16",    "asimd",
+                                       "asimddp",     "i8mm",     "bf16",     "sve"};
 
 // The value behind the first line that starts with `key`, without blanks and quotes around it.
 std::string value_in(const std::string& path, const std::string& key, char separator) {

@@ -27,7 +27,8 @@ std::string Table::text() const {
     std::string text;
     for (const auto& row : rows_) {
         for (size_t i = 0; i < row.size(); ++i)
-            text += right_[i] ? fmt::format("| {:>{}} ", row[i], widths[i]) : fmt::format("| {:<{}} ", row[i], widths[i]);
+            text +=
+                right_[i] ? fmt::format("| {:>{}} ", row[i], widths[i]) : fmt::format("| {:<{}} ", row[i], widths[i]);
         text += "|\n";
         if (&row != rows_.data()) continue;
         for (size_t i = 0; i < row.size(); ++i)

@@ -24,8 +24,8 @@ inline double milliseconds(const std::function<void()>& work) {
 }
 
 // Runs every candidate once to warm up, then `rounds` times in turn.
-inline std::vector<Timing> time_in_turns(const std::vector<std::function<void()>>& candidates, int rounds,
-                                         const std::function<void()>& after_each = [] {}) {
+inline std::vector<Timing> time_in_turns(
+    const std::vector<std::function<void()>>& candidates, int rounds, const std::function<void()>& after_each = [] {}) {
     std::vector<Timing> timings(candidates.size());
     for (int round = -1; round < rounds; ++round) {
         for (size_t i = 0; i < candidates.size(); ++i) {
