@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// The seam between kernels and machines. A kernel is a template over a Target and sees the machine through it alone:
+// no PTX, no vendor builtin, no raw pointer into shared memory in a kernel file. So the same source runs on NVIDIA
+// (mma.sync: sm75, sm80, sm89), on MetaX (xcore1000, xcore1500) and, one fiber per lane, on the host simulator.
+//
+// A Target T is a struct of static members (the concept at the end checks the list):
+//
+//   geometry      kLanes                     lanes of a wave (NVIDIA: warp): 32, MetaX 64
+//                 kSharedBytes               shared memory that a block may use
+//                 lane() wave() waves()      of the calling thread; waves() in its block
+//                 block(axis)                index of the block, axis 0..2
+//   shared        load<V>(address)           V: a trivially copyable type of 1, 2, 4, 8 or 16 bytes, aligned to its size
+//                 store(address, v)
+//   async copy    copy16(to, from, valid)    16 bytes from global to shared memory; zeros where !valid (from is not read).
+//                                            Called by all lanes of a wave together; see copy_tile in tile.h, which also
+//                                            keeps MetaX's rule that a wave writes 16 * kLanes consecutive bytes.
+//                 commit()                   closes a group of copies of this wave
+//                 wait<younger, copies>()    until all but the `younger` youngest groups have landed, each of `copies`
+//                                            copy16 calls. Other waves see them after a block_sync().
+//   sync          block_sync() wave_sync()
+//   collectives   shuffle_xor(x, mask)       x of lane ^ mask; 32-bit types
+//                 any(predicate)             over the wave
+//   fragments     row_max(x) row_sum(x)      over the lanes that hold parts of the same query of an atom's result
+//   products      Score<...> and Value<...>  atoms, see atoms.h: mma(query fragment, other fragment, result fragment)
+//                 load_query<Atom>(tile, row, depth), load_other<Atom>(...): operand fragments from shared tiles
+//   math          exp2(x) rcp(x)             fast, relative error <= 2^-21; exp2(-inf) = 0
+//                 fma(a, b, c)
+//
+// Everything that masks, scales or stores asks the atom's tables which query and key (or channel) a lane's register
+// holds; nothing assumes a layout.
+#pragma once
+
+#include <cstdint>
+
+#include "numerics/host_device.h"
+
+// Code of kernels: device functions under nvcc and mxcc, plain functions in the simulator.
+#if defined(__CUDACC__) || defined(__MACACC__)
+#define CLARY_DEVICE __device__ __forceinline__
+#else
+#define CLARY_DEVICE inline
+#endif
+
+namespace clary::gpu {
+
+// A byte offset into the block's shared memory. Not a pointer: only a Target can follow it.
+struct SharedAddress {
+    uint32_t byte = 0;
+
+    CLARY_HD constexpr SharedAddress operator+(uint32_t bytes) const { return {byte + bytes}; }
+};
+
+// N registers of one lane.
+template <typename T, int N>
+struct Fragment {
+    static constexpr int kSize = N;
+    T r[N];
+
+    CLARY_HD constexpr T& operator[](int i) { return r[i]; }
+    CLARY_HD constexpr const T& operator[](int i) const { return r[i]; }
+    CLARY_HD constexpr void fill(T value) {
+        for (int i = 0; i < N; ++i) r[i] = value;
+    }
+};
+
+struct alignas(16) Bytes16 {
+    uint32_t word[4];
+};
+
+}  // namespace clary::gpu
