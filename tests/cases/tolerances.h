@@ -85,7 +85,10 @@ inline double lse_rounding(float lse) { return 0x1p-21 * std::fabs(static_cast<d
 // differ in the last bits. A code flips where x / scale lies within some 2^-22 * 127 of a tie: 3e-5 of all codes, ten
 // times that where a mean of 20 was taken away (its ulp is 2^-20 of an element).
 inline constexpr double kCodeFlipRate = 1e-3;
-inline constexpr double kScaleError = 1e-6;
+inline constexpr double kScaleError = 1e-6;  // relative
+// Absolute: a sum of 128 values up to 4 loses 2^-22 of one; a scale is taken from values that lost such a mean. A
+// hundred times that where a value is so much louder.
+inline constexpr double kMeanError = 1e-6;
 
 // -- tiers against each other
 // ---------------------------------------------------------------------------------------------- Each is within

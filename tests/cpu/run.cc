@@ -7,20 +7,25 @@
 
 namespace clary::cases {
 
-const std::vector<std::string>& tiers() {
-    static const std::vector<std::string> found = [] {
-        std::vector<std::string> names;
+const std::vector<const char*>& tiers() {
+    static const std::vector<std::string> names = [] {
+        std::vector<std::string> found;
         for (int32_t i = 0; i < clary_kernel_count(); ++i) {
             clary_kernel_info info{};
             info.struct_size = sizeof(info);
             EXPECT_EQ(clary_kernel_get(i, &info), CLARY_OK);
             const std::string name = std::string(info.backend) + ":" + info.arch;
-            if (std::strcmp(info.backend, "cpu") == 0 && info.usable && (names.empty() || names.back() != name))
-                names.push_back(name);
+            if (std::strcmp(info.backend, "cpu") == 0 && info.usable && (found.empty() || found.back() != name))
+                found.push_back(name);
         }
-        return names;
+        return found;
     }();
-    return found;
+    static const std::vector<const char*> pointers = [] {
+        std::vector<const char*> all;
+        for (const std::string& name : names) all.push_back(name.c_str());
+        return all;
+    }();
+    return pointers;
 }
 
 const std::vector<const char*>& cpu_recipes() {
@@ -45,11 +50,10 @@ clary_context* two_threads() {
     return shared->context;
 }
 
-clary_attention_params with(const Problem& problem, const char* recipe, const std::string& tier,
-                            clary_context* context) {
+clary_attention_params with(const Problem& problem, const char* recipe, const char* tier, clary_context* context) {
     clary_attention_params params = problem.params;
     params.recipe = recipe;
-    params.backend = tier.c_str();
+    params.backend = tier;
     params.context = context;
     return params;
 }

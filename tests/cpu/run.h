@@ -13,8 +13,11 @@
 
 namespace clary::cases {
 
+// What GoogleTest prints of a parameter.
+inline void PrintTo(const Case& c, std::ostream* stream) { *stream << c.name; }
+
 // "cpu:avx512", ... those that run on this machine, best first.
-const std::vector<std::string>& tiers();
+const std::vector<const char*>& tiers();
 
 // The recipes that the CPU backend is tested with: every preset and every option that changes a path.
 const std::vector<const char*>& cpu_recipes();
@@ -30,7 +33,7 @@ struct ContextOf {
 // A context of two threads shared by tests that do not look at threads.
 clary_context* two_threads();
 
-clary_attention_params with(const Problem& problem, const char* recipe, const std::string& tier,
+clary_attention_params with(const Problem& problem, const char* recipe, const char* tier,
                             clary_context* context = two_threads());
 
 // Whether the kernel takes the problem at all; a refusal must be CLARY_UNSUPPORTED with a text.
