@@ -240,7 +240,11 @@ class AttentionKernel {
             for (int key = 0; key < keys; ++key) {
                 float* const x = buffers_.x + key * kWidth + at;
                 F value = V::mul(V::load(x), factor);
-                if (biased) value = V::add(value, V::load(buffers_.bias + key * kWidth + at));
+                if (biased) {
+                    // A bias of -inf hides the key even where its score is NaN.
+                    const F bias = V::load(buffers_.bias + key * kWidth + at);
+                    value = V::select(V::equal(bias, masked), masked, V::add(value, bias));
+                }
                 value = V::select(V::in_range(key, from, to, kept), value, masked);
                 V::store(x, value);
                 top = V::max(value, top);
@@ -473,7 +477,7 @@ class AttentionKernel {
     // 1 / denominator of a row and the share of it that is not the sink's; stores the row's LSE.
     void finish_row(int lane, float* inverse, float* mean_share) {
         const float l = sum_[lane], reference = reference_[lane];
-        const bool empty = reference == -kInfinity;
+        const bool empty = reference == -kInfinity && !std::isnan(l);  // NaN: all scores of its tiles were
         double denominator = l, exact = exact_sum_[lane];  // in units of kPTop 2^reference
         double lse = -std::numeric_limits<double>::infinity();
         if (lane < t_.rows && desc_.sinks.given()) {

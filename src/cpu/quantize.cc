@@ -346,8 +346,7 @@ class Quantizer {
         float* const k_rows = thread_rows(thread);
         float* const v_rows = k_rows + kBlock * dim_;
         if (!recipe_.quantized()) {
-            poison(k_rows, keys, dim_, 1.0f);
-            poison(v_rows, keys, dim_v_, 1.0f);
+            poison_keys(k_rows, v_rows, keys);
             std::copy_n(k_rows, recipe_.tile * dim_, kv<float>("k_codes") + row * dim_);
             std::copy_n(v_rows, recipe_.tile * dim_v_, kv<float>("v_codes") + row * dim_v_);
             return;
@@ -420,20 +419,30 @@ class Quantizer {
     void append_exact(int64_t b, int64_t h, int64_t length, int64_t from, int64_t count, float* k_rows, float* v_rows) {
         const int64_t old = (length + from) % recipe_.tile;
         const int64_t row = kv_rows_.begin(b, h, desc_.kv_heads, 0) + length + from;
-        poison(k_rows + old * dim_, count, dim_, 1.0f);
-        poison(v_rows + old * dim_v_, count, dim_v_, 1.0f);
+        poison_keys(k_rows + old * dim_, v_rows + old * dim_v_, count);
         std::copy_n(k_rows + old * dim_, count * dim_, kv<float>("k_codes") + row * dim_);
         std::copy_n(v_rows + old * dim_v_, count * dim_v_, kv<float>("v_codes") + row * dim_v_);
     }
 
-    // Exact recipes: a row with a non-finite value becomes NaN as a whole, so that whoever sees it is NaN.
-    static void poison(float* rows, int64_t count, int64_t width, float factor) {
+    static bool all_finite(const float* row, int64_t width) {
+        return std::all_of(row, row + width, [](float x) { return std::isfinite(x); });
+    }
+
+    // Exact recipes: a token with a non-finite value in K or V gets K of NaN and V of zeros, so that exactly the rows
+    // that see it are NaN: a masked score is replaced, but 0 * V would not be.
+    void poison_keys(float* k_rows, float* v_rows, int64_t count) const {
         for (int64_t i = 0; i < count; ++i) {
-            float* const row = rows + i * width;
-            bool finite = true;
-            for (int64_t d = 0; d < width; ++d) finite &= std::isfinite(row[d]);
-            for (int64_t d = 0; d < width; ++d)
-                row[d] = finite ? row[d] * factor : std::numeric_limits<float>::quiet_NaN();
+            if (all_finite(k_rows + i * dim_, dim_) && all_finite(v_rows + i * dim_v_, dim_v_)) continue;
+            std::fill_n(k_rows + i * dim_, dim_, std::numeric_limits<float>::quiet_NaN());
+            std::fill_n(v_rows + i * dim_v_, dim_v_, 0.0f);
+        }
+    }
+    // A row of Q likewise; the others are multiplied by the sign of scale.
+    void poison_queries(float* rows, int64_t count, float sign) const {
+        for (int64_t i = 0; i < count; ++i) {
+            float* const row = rows + i * dim_;
+            const float factor = all_finite(row, dim_) ? sign : std::numeric_limits<float>::quiet_NaN();
+            for (int64_t d = 0; d < dim_; ++d) row[d] *= factor;
         }
     }
 
@@ -466,7 +475,7 @@ class Quantizer {
             if (!recipe_.quantized()) {
                 load_q(b, h, s, first, count, thread_rows(thread));
                 const float sign = desc_.scale > 0 ? 1.0f : desc_.scale < 0 ? -1.0f : 0.0f;
-                poison(thread_rows(thread), count, dim_, sign);
+                poison_queries(thread_rows(thread), count, sign);
                 std::copy_n(thread_rows(thread), count * dim_, q<float>("q_codes") + row * dim_);
                 return;
             }
