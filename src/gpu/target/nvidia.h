@@ -26,7 +26,7 @@ struct Nvidia {
     static constexpr Machine kChip = kMachine;
     static constexpr int kLanes = 32;
     static constexpr uint32_t kSharedBytes = kMachine.shared_bytes;
-    static constexpr bool kAsyncCopies = kMachine.shared_bytes != kSm75.shared_bytes;
+    static constexpr bool kAsyncCopies = kMachine.async_copies;
 
     // -- geometry --
     CLARY_DEVICE static int lane() { return static_cast<int>(threadIdx.x) % kLanes; }
