@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Uses an installed Clary from C++20 through the header-only wrapper: one shot and quantize + attend give the same bits,
-// and an error arrives as an exception.
+// Uses an installed Clary from C++20 through the header-only wrapper: one shot and quantize + attend give the same
+// bits, and an error arrives as an exception.
 #include <clary/clary.hpp>
 #include <cmath>
 #include <cstdio>
