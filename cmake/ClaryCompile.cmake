@@ -48,7 +48,7 @@ function(clary_add_objects name)
     target_link_libraries(${name} PUBLIC fmt::fmt-header-only PRIVATE clary_options)
 endfunction()
 
-# clary_add_fuzzer(name LIBS SOURCES... ): the libFuzzer harness bin/fuzz_<name>; `LIBS` is a list. Target `fuzzers`: all.
+# clary_add_fuzzer(name LIBS SOURCES... ): the libFuzzer harness bin/fuzz_<name>; LIBS is a list. `fuzzers` builds all.
 function(clary_add_fuzzer name libs)
     add_executable(fuzz_${name} ${ARGN})
     target_link_libraries(fuzz_${name} PRIVATE ${libs} clary_options)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks rules of the source tree that no compiler checks. Prints `file:line: what is wrong`; exit code 1 if anything is.
+"""Checks rules of the source tree that no compiler checks. Prints `file:line: what is wrong`; exit code 1 if any.
 
 Rules, for the files that git tracks:
 - the first line (the second after a shebang) names the licence;
