@@ -12,7 +12,7 @@ namespace {
 
 class BadInput : public Folder {
   protected:
-    BadInput() { save(path("good.safetensors"), small_capture()); }
+    BadInput() { save_file(path("good.safetensors"), small_capture()); }
 
     void expect_refused(const std::string& arguments, const std::vector<std::string>& words, int exit_code = 2) {
         SCOPED_TRACE(arguments);
@@ -35,7 +35,7 @@ class BadInput : public Folder {
             EXPECT_EQ(entry.path().string().find("out.safetensors."), std::string::npos) << entry.path();
     }
 
-    void save_good(const std::string& name, io::TensorFile file) { save(path(name), file); }
+    void save_good(const std::string& name, io::TensorFile file) { save_file(path(name), file); }
 };
 
 std::string safetensors(const std::string& header, size_t data_bytes) {
@@ -174,8 +174,8 @@ TEST_F(BadInput, UnwritableOutput) {
 }
 
 TEST_F(BadInput, UsageErrors) {
-    expect_refused("", {"subcommand"});
-    expect_refused("frobnicate", {"frobnicate"});
+    expect_refused("", {"no command", "accuracy, bench"});
+    expect_refused("frobnicate", {"'frobnicate'", "accuracy, bench"});
     expect_refused("run " + path("good.safetensors"), {"--output"});
     expect_refused("explain", {"--shape"});
     expect_refused("explain --shape 1,2,3", {"--shape 1,2,3", "6 or 7"});
@@ -201,7 +201,7 @@ TEST_F(BadInput, NonFiniteValuesGiveOneWarningAndNaNRows) {
         EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
         EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
         EXPECT_NE(outcome.err.find("1 of 1280 in q, 2 of 640 in v"), std::string::npos) << outcome.err;
-        const io::TensorFile result = load(path("o.safetensors"));
+        const io::TensorFile result = load_file(path("o.safetensors"));
         const auto out = result.find("out")->as<float>();
         // Heads 0 and 1 read the kv head with the infinities; heads 2 and 3 see finite values only.
         for (size_t i = 0; i < out.size() / 2; i += 16) EXPECT_TRUE(std::isnan(out[i + 5])) << i;

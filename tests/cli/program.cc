@@ -62,12 +62,12 @@ io::TensorFile small_capture(int64_t q_len, int64_t kv_len, const std::string& l
     return file;
 }
 
-void save(const std::string& path, const io::TensorFile& file) {
+void save_file(const std::string& path, const io::TensorFile& file) {
     const Status status = io::save(path, file);
     ASSERT_TRUE(status.is_ok()) << status.text();
 }
 
-io::TensorFile load(const std::string& path) {
+io::TensorFile load_file(const std::string& path) {
     io::TensorFile file;
     const Status status = io::load(path, &file);
     EXPECT_TRUE(status.is_ok()) << status.text();

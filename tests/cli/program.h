@@ -40,8 +40,8 @@ class Folder : public ::testing::Test {
 io::Tensor make_values(const std::string& name, const std::vector<int64_t>& shape, int salt);
 // q [1, 4, q_len, 16], k and v [1, 2, kv_len, 16], names with the prefix "<layer>." where it is not empty.
 io::TensorFile small_capture(int64_t q_len = 20, int64_t kv_len = 20, const std::string& layer = "");
-void save(const std::string& path, const io::TensorFile& file);
-io::TensorFile load(const std::string& path);
+void save_file(const std::string& path, const io::TensorFile& file);
+io::TensorFile load_file(const std::string& path);
 
 // Attention in float64 by the textbook: q [1, H, Lq, D], k, v [1, Hkv, Lk, D] -> [1, H, Lq, D]; query i sees keys up to
 // i + offset where causal.

@@ -69,13 +69,16 @@ std::vector<BenchResult> bench_problem(const Problem& problem, const BenchReques
         attention.run();
         BenchResult result;
         result.problem = &problem;
-        result.recipe = explain(params_of(problem), recipe, request.backend).at("recipe");
+        const Json plan = explain(params_of(problem), recipe, request.backend);
+        result.recipe = plan.at("recipe");
+        result.backend = plan.at("backend");
         result.kernel = attention.kernel();
         result.limit = sanity_limit(result.recipe);
         if (request.check) result.rel_l1 = error_of_slice(problem, attention.out());
         results.push_back(std::move(result));
         if (!request.time || !results.back().matches()) continue;
         attention.quantize();
+        results.back().tile = attention.kv_layout().tile;
         candidates.emplace_back([&attention] { attention.run(); });
         candidates.emplace_back([&attention] { attention.attend(); });
         candidates.emplace_back([&attention] { attention.quantize(); });

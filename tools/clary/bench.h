@@ -15,9 +15,10 @@ namespace clary::cli {
 // What was measured of one recipe on one problem.
 struct BenchResult {
     const Problem* problem = nullptr;
-    std::string recipe, kernel;    // as the library spells them
-    std::optional<double> rel_l1;  // against float64
-    double limit = 0;              // rel_l1 above it means a broken kernel, not an inaccurate one
+    std::string recipe, kernel, backend;  // as the library spells them
+    std::optional<double> rel_l1;         // against float64
+    int tile = 0;                         // keys per tile; 0: not known, as nothing was timed
+    double limit = 0;                     // rel_l1 above it means a broken kernel, not an inaccurate one
     std::optional<Timing> call, attend, quantize, baseline;  // baseline: its whole call, in the same rounds
     bool matches() const { return !rel_l1 || *rel_l1 <= limit; }
 };

@@ -49,7 +49,9 @@ std::string bench_plot(const std::vector<Json>& records) {
     }
     constexpr double kBar = 26, kGap = 26, kLeft = 54, kTop = 56, kHeight = 260;
     const double group_width = kBar * static_cast<double>(bars) + kGap;
-    const double width = std::max(420.0, kLeft + group_width * static_cast<double>(groups.size()) + 10);
+    double key_width = 8;
+    for (const std::string& name : names) key_width += 28 + 6.4 * static_cast<double>(name.size());
+    const double width = std::max(key_width, kLeft + group_width * static_cast<double>(groups.size()) + 10);
     Svg svg(width, kTop + kHeight + 52);
     const Axis y{0, largest * 1.12, kTop + kHeight, kTop};
     svg.rect(0, 0, width, kTop + kHeight + 52, "paper");

@@ -20,6 +20,14 @@ int report(std::string text, int exit_code) {
     return exit_code;
 }
 
+// "env, explain, ...", or only `name` where it is one of the commands.
+std::string matching_commands(const CLI::App& app, const std::string& name = "") {
+    std::string names;
+    for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+        if (name.empty() || command->get_name() == name) names += (names.empty() ? "" : ", ") + command->get_name();
+    return names;
+}
+
 int run(int argc, char** argv) {
     CLI::App app{"Quantized attention in 8 and 4 bits at 16-bit quality", "clary"};
     app.set_version_flag("--version", [] { return std::string(clary_version()); });
@@ -34,6 +42,10 @@ int run(int argc, char** argv) {
     add_quantize(&app, &exit_code);
     add_inspect(&app, &exit_code);
     app.footer("`clary COMMAND --help` shows the options and examples of a command.");
+    const std::string first = argc > 1 ? argv[1] : "";
+    if (first.empty()) fail("no command given; allowed: {}", matching_commands(app));
+    if (first[0] != '-' && matching_commands(app, first).empty())
+        fail("unknown command '{}'; allowed: {}", first, matching_commands(app));
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
