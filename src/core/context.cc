@@ -20,11 +20,6 @@ class Context::Pool {
     explicit Pool(int threads) : threads_(threads) {}
 
     ~Pool() {
-        if (owner_ != getpid()) {
-            // A forked child: the threads live in the parent only; joining or destroying their handles would hang.
-            for (std::thread& worker : workers_) new std::thread(std::move(worker));
-            return;
-        }
         {
             std::lock_guard lock(mutex_);
             stop_ = true;
@@ -100,7 +95,11 @@ Context::Context(int threads) : threads_(threads > 0 ? threads : default_thread_
     if (threads_ > 1) pool_ = std::make_unique<Pool>(threads_);
 }
 
-Context::~Context() = default;
+// The copy of a parent's pool in a forked child is left alone: destroying the condition variables that its threads
+// wait on would wait for those threads for ever.
+Context::~Context() {
+    if (pool_ && !pool_->usable_here()) static_cast<void>(pool_.release());
+}
 
 int Context::default_thread_count() {
     if (const char* text = std::getenv("CLARY_NUM_THREADS")) {

@@ -18,6 +18,7 @@ struct BackendQuery {
         if (colon != std::string_view::npos) arch = text.substr(colon + 1);
     }
     bool matches(const KernelRow& row) const {
+        if (backend == "auto" && !arch.empty()) return false;
         if (backend == "auto") return row.backend != std::string_view("reference") && row.backend != std::string_view("sim");
         return backend == row.backend && (arch.empty() || arch == row.arch);
     }

@@ -142,7 +142,10 @@ Recipe preset_recipe(Format qk, Format pv, Preset preset) {
     Recipe r{.qk = qk, .pv = pv, .preset = preset};
     if (pv == Format::kInt8 || pv == Format::kFp8) r.v_scale = VScale::kChannel;
     if (pv == Format::kFp8) r.accumulator = Accumulator::kFp32Fp32;
-    if (!r.quantized()) return r;
+    if (!r.quantized()) {
+        r.preset = Preset::kAccurate;  // there is nothing to choose, so all presets are one recipe
+        return r;
+    }
     r.smooth_k = true;
     switch (preset) {
         case Preset::kAccurate:
