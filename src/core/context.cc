@@ -128,7 +128,7 @@ void Context::parallel_for(int64_t pieces, const std::function<void(int64_t, int
         static std::mutex replacing;
         std::lock_guard lock(replacing);
         if (!pool_->usable_here()) {
-            pool_.release();  // the parent's; its locks may be held for ever in this copy
+            static_cast<void>(pool_.release());  // the parent's; its locks may be held for ever in this copy
             pool_ = std::make_unique<Pool>(threads_);
         }
     }

@@ -158,6 +158,7 @@ class Head {
         for (int round = 0; round < 30; ++round) {
             const double middle = (low + high) / 2;
             std::vector<double> ess;
+            ess.reserve(scores.size());
             for (const std::vector<double>& row : scores) ess.push_back(effective_keys(row, std::exp2(middle)));
             (median(ess) > wanted ? low : high) = middle;
         }

@@ -52,7 +52,7 @@ struct Vec {
     static M greater(F a, F b) { return a > b; }
     static M equal(F a, F b) { return a == b; }
     static M not_equal(F a, F b) { return a != b; }
-    static M is_nan(F a) { return a != a; }
+    static M is_nan(F a) { return a != a; }  // NOLINT(misc-redundant-expression): NaN alone
     static M both(M a, M b) { return a & b; }
     static M either(M a, M b) { return a | b; }
     static M none() { return I{0, 0, 0, 0}; }
