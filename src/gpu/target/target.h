@@ -37,8 +37,10 @@
 // Code of kernels: device functions under nvcc and mxcc, plain functions in the simulator.
 #if defined(__CUDACC__) || defined(__MACACC__)
 #define CLARY_DEVICE __device__ __forceinline__
+#define CLARY_UNROLL _Pragma("unroll")
 #else
 #define CLARY_DEVICE inline
+#define CLARY_UNROLL  // g++ does not know the pragma
 #endif
 
 namespace clary::gpu {

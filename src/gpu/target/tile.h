@@ -44,7 +44,7 @@ struct CopyTile {
 
     CLARY_DEVICE static void issue(TileType tile, const void* from, int64_t row_stride, int rows) {
         const int thread = T::wave() * T::kLanes + T::lane();
-#pragma unroll
+        CLARY_UNROLL
         for (int copy = 0; copy < kCopies; ++copy) {
             const int slot = copy * kThreads + thread;  // in the order of addresses
             const int row = slot / TileType::kChunks;

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/fiber.h"
+
+#include <boost/context/protected_fixedsize_stack.hpp>
+#include <utility>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define CLARY_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define CLARY_ASAN 1
+#endif
+#endif
+#if defined(__SANITIZE_THREAD__)
+#define CLARY_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define CLARY_TSAN 1
+#endif
+#endif
+
+#ifdef CLARY_ASAN
+#include <sanitizer/common_interface_defs.h>
+#endif
+#ifdef CLARY_TSAN
+#include <sanitizer/tsan_interface.h>
+#endif
+
+namespace clary::sim {
+namespace {
+
+// Hands out a stack with a guard page and keeps a record of it for the sanitizers.
+class RecordedStack {
+  public:
+    RecordedStack(std::size_t bytes, boost::context::stack_context* record) : stack_(bytes), record_(record) {}
+    boost::context::stack_context allocate() { return *record_ = stack_.allocate(); }
+    void deallocate(boost::context::stack_context& context) { stack_.deallocate(context); }
+
+  private:
+    boost::context::protected_fixedsize_stack stack_;
+    boost::context::stack_context* record_;
+};
+
+}  // namespace
+
+Fiber::Fiber(std::size_t stack_bytes, std::function<void()> body) : body_(std::move(body)) {
+    fiber_ = boost::context::fiber(std::allocator_arg, RecordedStack(stack_bytes, &stack_),
+                                   [this](boost::context::fiber&& scheduler) {
+                                       scheduler_ = std::move(scheduler);
+                                       enter();
+                                       body_();
+                                       leave(true);
+                                       return std::move(scheduler_);
+                                   });
+#ifdef CLARY_TSAN
+    fiber_tsan_ = __tsan_create_fiber(0);
+#endif
+}
+
+Fiber::~Fiber() {
+#ifdef CLARY_TSAN
+    __tsan_destroy_fiber(fiber_tsan_);
+#endif
+}
+
+void Fiber::resume() {
+#ifdef CLARY_ASAN
+    __sanitizer_start_switch_fiber(&scheduler_fake_, static_cast<char*>(stack_.sp) - stack_.size, stack_.size);
+#endif
+#ifdef CLARY_TSAN
+    scheduler_tsan_ = __tsan_get_current_fiber();
+    __tsan_switch_to_fiber(fiber_tsan_, 0);
+#endif
+    fiber_ = std::move(fiber_).resume();
+#ifdef CLARY_ASAN
+    __sanitizer_finish_switch_fiber(scheduler_fake_, nullptr, nullptr);
+#endif
+}
+
+void Fiber::yield() {
+    leave(false);
+    scheduler_ = std::move(scheduler_).resume();
+    enter();
+}
+
+void Fiber::enter() {
+#ifdef CLARY_ASAN
+    __sanitizer_finish_switch_fiber(fiber_fake_, &scheduler_bottom_, &scheduler_bytes_);
+#endif
+}
+
+void Fiber::leave([[maybe_unused]] bool for_ever) {
+#ifdef CLARY_ASAN
+    __sanitizer_start_switch_fiber(for_ever ? nullptr : &fiber_fake_, scheduler_bottom_, scheduler_bytes_);
+#endif
+#ifdef CLARY_TSAN
+    __tsan_switch_to_fiber(scheduler_tsan_, 0);
+#endif
+}
+
+}  // namespace clary::sim

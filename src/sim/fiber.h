@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// One lane's thread of execution: a body with a stack of its own that runs until it yields. Boost.Context switches the
+// stacks; AddressSanitizer and ThreadSanitizer are told of each switch, so that both work inside kernels.
+#pragma once
+
+#include <boost/context/fiber.hpp>
+#include <cstddef>
+#include <functional>
+
+namespace clary::sim {
+
+class Fiber {
+  public:
+    // The body starts at the first resume(). An overflow of the stack meets a guard page.
+    Fiber(std::size_t stack_bytes, std::function<void()> body);
+    Fiber(const Fiber&) = delete;
+    Fiber& operator=(const Fiber&) = delete;
+    ~Fiber();  // the body must have returned, or never have been started
+
+    void resume();  // until the body yields or returns; called by the scheduler
+    void yield();   // called by the body
+
+  private:
+    void enter();
+    void leave(bool for_ever);
+
+    std::function<void()> body_;
+    boost::context::stack_context stack_{};
+    boost::context::fiber fiber_, scheduler_;
+    // What the sanitizers want back when a stack is entered again.
+    void* fiber_fake_ = nullptr;
+    void* scheduler_fake_ = nullptr;
+    const void* scheduler_bottom_ = nullptr;
+    std::size_t scheduler_bytes_ = 0;
+    void* fiber_tsan_ = nullptr;
+    void* scheduler_tsan_ = nullptr;
+};
+
+}  // namespace clary::sim
