@@ -268,6 +268,8 @@ TEST_F(Commands, InspectCounts) {
     EXPECT_EQ(tensor.at("non_finite"), 1);
     EXPECT_EQ(tensor.at("amax"), 4);
     EXPECT_EQ(tensor.at("mean"), -2);
+    save_file(path("caf\xe9.npy"), file);  // a name that is not UTF-8
+    EXPECT_EQ(run_ok("inspect --json " + path("caf\xe9.npy")).json().at("tensors").size(), 1u);
 }
 
 TEST_F(Commands, VerifyPasses) {

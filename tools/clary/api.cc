@@ -5,6 +5,8 @@
 
 namespace clary::cli {
 
+void print_json(const Json& json) { fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace)); }
+
 void require_ok(clary_status status, const std::string& what) {
     if (status == CLARY_OK) return;
     const std::string text = clary_last_error();

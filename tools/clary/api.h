@@ -15,6 +15,8 @@ namespace clary::cli {
 
 using Json = nlohmann::ordered_json;
 
+void print_json(const Json& json);  // on standard output; bytes that are no UTF-8 (file names) become U+FFFD
+
 // Throws Failure with Clary's own text; `what` (e.g. a layer) is put in front where it is not empty.
 void require_ok(clary_status status, const std::string& what = "");
 

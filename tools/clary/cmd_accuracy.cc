@@ -137,7 +137,7 @@ int work(const Options& options) {
     if (!options.html.empty()) write_text(options.html, html_page(report));
 
     if (options.output.json) {
-        fmt::print("{}\n", json_of(report.results, report).dump(2));
+        print_json(json_of(report.results, report));
         return kExitOk;
     }
     fmt::print("{}: {} layer{}, {}; against float64\n{}, {} thread{}, {}\n\n{}", report.input, problems.size(),

@@ -118,7 +118,7 @@ int work(const Options& options) {
         if (!file.flush()) fail("--svg {}: cannot write", options.svg);
     }
     if (options.output.json) {
-        fmt::print("{}\n", Json(records).dump(2));
+        print_json(Json(records));
     } else {
         if (!options.markdown)
             fmt::print("batch {}, {} query heads, {} kv heads{}, {} data; baseline {}\n{}, {}\n{}\n\n", options.batch,

@@ -45,7 +45,7 @@ int work(const Options& options) {
                                        {"recipe", k.recipe},
                                        {"usable", k.usable != 0},
                                        {"reason", k.reason}});
-        fmt::print("{}\n", json.dump(2));
+        print_json(json);
         return kExitOk;
     }
     fmt::print("clary     {}\nbuild     {}\nos        {}\ncpu       {}\nfeatures  {}\n", clary_version(),

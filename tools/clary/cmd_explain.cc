@@ -88,7 +88,7 @@ int work(const Options& options) {
             add(params_of(problem), problem.layer);
     }
     if (options.output.json) {
-        fmt::print("{}\n", (all.size() == 1 ? all[0] : all).dump(2));
+        print_json((all.size() == 1 ? all[0] : all));
         return kExitOk;
     }
     for (size_t i = 0; i < all.size(); ++i) {

@@ -66,7 +66,7 @@ int work(const Options& options) {
                    fmt::format("{:.2f} %", 100 * s.zero_share()), fmt::format("{}", s.non_finite)});
     }
     if (options.output.json) {
-        fmt::print("{}\n", Json({{"file", options.input}, {"metadata", file.metadata}, {"tensors", tensors}}).dump(2));
+        print_json(Json({{"file", options.input}, {"metadata", file.metadata}, {"tensors", tensors}}));
         return kExitOk;
     }
     for (const auto& [key, value] : file.metadata) fmt::print("{:<12} {}\n", key, value);

@@ -66,7 +66,7 @@ int work(const Options& options) {
     progress.clear();
     require_ok(io::save(options.out, file));
     if (options.output.json) {
-        fmt::print("{}\n", Json({{"input", options.input}, {"output", options.out}, {"layers", layers}}).dump(2));
+        print_json(Json({{"input", options.input}, {"output", options.out}, {"layers", layers}}));
     } else if (!options.output.quiet) {
         Table table({"layer", "recipe", "tile>", "input bytes>", "packed Q bytes>", "packed K, V bytes>"});
         for (const Json& l : layers)

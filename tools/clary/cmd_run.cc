@@ -77,7 +77,7 @@ int work(const Options& options) {
     require_ok(io::save(options.out, file));
 
     if (options.output.json) {
-        fmt::print("{}\n", Json({{"input", options.input}, {"output", options.out}, {"layers", layers}}).dump(2));
+        print_json(Json({{"input", options.input}, {"output", options.out}, {"layers", layers}}));
     } else if (!options.output.quiet) {
         Table table({"layer", "shape", "recipe", "kernel", "ms>"});
         for (const Json& l : layers)

@@ -241,7 +241,7 @@ int work(const Options& options) {
                    fmt::format("{:.1g}", v.lse), pass ? "PASS" : "FAIL"});
     }
     if (options.output.json) {
-        fmt::print("{}\n", json.dump(2));
+        print_json(json);
     } else {
         fmt::print("{}", table.text());
         for (const Verdict& v : verdicts)
