@@ -66,10 +66,17 @@ inline constexpr double kAttendFp16L1 = 3.5e-5;
 inline constexpr double kAttendBf16L1 = 1e-4;
 inline constexpr double kAttend16Max = 0.004;  // one flip of bf16 (2^-8) in a row that one key dominates
 
+// Few rows: one flip of the last bit of a weight that carries a quarter of its row, in one of the rows.
+inline double one_flip(double unit, const Case& c) {
+    const int64_t rows = c.varlen() ? c.q_heads : c.batch * c.q_heads * c.q_len;
+    return unit * 0.25 / static_cast<double>(rows > 0 ? rows : 1);
+}
+
 inline double attend_l1(const Recipe& recipe, const Case& c) {
     if (!recipe.quantized()) return kExactError * c.score_size;
-    if (recipe.pv == Format::kInt8) return c.tied ? kTiedInt8L1 : kAttendInt8L1;
-    return recipe.pv == Format::kFp16 ? kAttendFp16L1 : kAttendBf16L1;
+    if (recipe.pv == Format::kInt8) return (c.tied ? kTiedInt8L1 : kAttendInt8L1) + one_flip(1.0 / 255, c);
+    if (recipe.pv == Format::kFp16) return kAttendFp16L1 + one_flip(0x1p-11, c);
+    return kAttendBf16L1 + one_flip(0x1p-8, c);
 }
 inline double attend_max(const Recipe& recipe) { return recipe.pv == Format::kInt8 ? kAttendInt8Max : kAttend16Max; }
 
