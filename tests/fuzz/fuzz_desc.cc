@@ -2,6 +2,8 @@
 // clary_attention_params made from bytes. Two ways: wild numbers in every field without any data, for the calls that
 // look at shapes only; and a small case that is right, with every feature that a bit can switch on, run to the end by
 // every kernel of the CPU. Memory around all tensors is guarded (cases/problem.h).
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -190,6 +192,15 @@ Case small_case(Bytes* in) {
     return c;
 }
 
+std::string describe(const Case& c, const clary_attention_params& p) {
+    return fmt::format(
+        "{} on {}: batch {} heads {}/{} lengths {}x{} dims {}/{} types {}{}{}{} values {} scale {} ({}) "
+        "causal {} window {} mask {} lengths {} varlen {} paged {}",
+        p.recipe, p.backend, c.batch, c.q_heads, c.kv_heads, c.q_len, c.kv_len, c.dim, c.v_dim(), p.q.dtype, p.k.dtype,
+        p.v.dtype, p.out.dtype, static_cast<int>(c.values), c.has_scale, c.scale, static_cast<int>(c.causal),
+        c.window.enabled, static_cast<int>(c.mask), c.kv_lengths.size(), c.varlen(), c.page_size);
+}
+
 void small_run(Bytes* in) {
     const Case c = small_case(in);
     Problem problem(c, 1 + in->byte());
@@ -225,10 +236,10 @@ void small_run(Bytes* in) {
     if (const std::string damage = problem.damage(); !damage.empty()) fail("damage", damage);
     // A scale of 1e30 overflows scores of real values: NaN is right there.
     const bool wild = c.has_scale && std::fabs(c.scale) > 100;
-    const bool overflows = c.out == DType::kF16 && (c.values == Values::kHugeV || c.values == Values::kLoudToken);
+    const bool overflows = c.values == Values::kHugeV && (c.v == DType::kF16 || c.out == DType::kF16);
     if (!poisoned && !wild && !overflows)
         for (const float x : problem.output().out)
-            if (!std::isfinite(x)) fail("output", "not finite");
+            if (!std::isfinite(x)) fail("output not finite", describe(c, p));
 }
 
 }  // namespace
