@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <initializer_list>
 
@@ -77,6 +78,7 @@ class Validator {
 
     Status run() {
         CLARY_RETURN_IF_ERROR(shapes());
+        CLARY_RETURN_IF_ERROR(check_size(d_, d_.kv_len));
         CLARY_RETURN_IF_ERROR(outputs());
         CLARY_RETURN_IF_ERROR(scale());
         CLARY_RETURN_IF_ERROR(causal_and_window());
@@ -155,6 +157,9 @@ class Validator {
         if (p_.kv_lengths.ndim == 0)
             return invalid_argument("kv_lengths: must be given together with block_table");
         d_.block_table = view_of(p_.block_table);
+        if (p_.block_table.shape[1] > kMaxExtent / d_.page_size)
+            return invalid_argument(fmt::format("block_table: {} pages of {} keys; allowed: 2^40 keys in all",
+                                                p_.block_table.shape[1], d_.page_size));
         d_.kv_len = p_.block_table.shape[1] * d_.page_size;
         d_.kv_tokens = d_.kv_len;
         operands({0, 1, 2, 3});
@@ -324,12 +329,15 @@ class Validator {
 
     // What can be read on the host is checked to the end, so that a wrong table never becomes a wild address.
     Status contents() {
-        if (d_.device != DeviceType::kCpu || purpose_ == Purpose::kShapes) return Status::ok();
-        if (d_.varlen()) {
+        if (d_.device != DeviceType::kCpu) return Status::ok();
+        // Sizes follow the longest sequence: where the lengths are there, explain and the size queries read them too.
+        const bool shapes_only = purpose_ == Purpose::kShapes;
+        if (d_.varlen() && !(shapes_only && (!d_.cu_seqlens_q.data || !d_.cu_seqlens_k.data))) {
             CLARY_RETURN_IF_ERROR(cumulative("cu_seqlens_q", d_.cu_seqlens_q, d_.q_tokens, p_.max_seqlen_q, &d_.q_len));
             CLARY_RETURN_IF_ERROR(cumulative("cu_seqlens_k", d_.cu_seqlens_k, d_.kv_tokens, p_.max_seqlen_k,
                                              &d_.kv_len));
         }
+        if (shapes_only) return Status::ok();
         if (d_.causal_offsets.given())
             for (int64_t b = 0; b < d_.batch; ++b) {
                 const int64_t offset = integer_at(d_.causal_offsets, b);
@@ -408,6 +416,20 @@ Status validate(const clary_attention_params& params, Purpose purpose, Attention
     CLARY_RETURN_IF_ERROR(Validator(params, purpose, &made).run());
     *desc = made;
     return Status::ok();
+}
+
+Status check_size(const AttentionDesc& desc, int64_t kv_len) {
+    constexpr double kMaxPadded = 0x1p50;  // elements; times their bytes, and summed up, far below 2^63
+    const auto elements = [&](int64_t heads, int64_t length, int64_t dim) {
+        return static_cast<double>(desc.batch) * static_cast<double>(heads) * static_cast<double>(length + 256) *
+               static_cast<double>(dim + 16);
+    };
+    const int64_t dim = std::max(desc.head_dim, desc.head_dim_v);
+    if (elements(desc.q_heads, desc.q_len, dim) <= kMaxPadded && elements(desc.kv_heads, kv_len, dim) <= kMaxPadded)
+        return Status::ok();
+    return invalid_argument(fmt::format("q, k: {} sequences of {} queries and {} keys, {} heads of {}; allowed: "
+                                        "less than 2^50 elements in all", desc.batch, desc.q_len, kv_len, desc.q_heads,
+                                        dim));
 }
 
 Status validate_merge(const clary_tensor& out_a, const clary_tensor& lse_a, const clary_tensor& out_b,

@@ -23,6 +23,9 @@ enum class Purpose {
 // recipe "auto" (or null) leaves desc->recipe at its default and sets *recipe_is_auto.
 Status validate(const clary_attention_params& params, Purpose purpose, AttentionDesc* desc, bool* recipe_is_auto);
 
+// Whether buffers for this problem, with room for kv_len keys in each sequence, can be counted in int64 at all.
+Status check_size(const AttentionDesc& desc, int64_t kv_len);
+
 Status validate_merge(const clary_tensor& out_a, const clary_tensor& lse_a, const clary_tensor& out_b,
                       const clary_tensor& lse_b);
 

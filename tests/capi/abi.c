@@ -10,12 +10,13 @@
 
 static int failures = 0;
 
-#define CHECK(condition)                                                                                   \
-    do {                                                                                                   \
-        if (!(condition)) {                                                                                \
-            ++failures;                                                                                    \
-            fprintf(stderr, "%s:%d: failed: %s (last error: %s)\n", __FILE__, __LINE__, #condition, clary_last_error()); \
-        }                                                                                                  \
+#define CHECK(condition)                                                                            \
+    do {                                                                                            \
+        if (!(condition)) {                                                                         \
+            ++failures;                                                                             \
+            fprintf(stderr, "%s:%d: failed: %s (last error: %s)\n", __FILE__, __LINE__, #condition, \
+                    clary_last_error());                                                            \
+        }                                                                                           \
     } while (0)
 
 /* The call fails with `status`, and the text names `what`. */
@@ -28,7 +29,8 @@ static int failures = 0;
 
 enum { kBatch = 1, kHeads = 4, kKvHeads = 2, kQLen = 20, kKvLen = 70, kDim = 32 };
 
-static float q[kBatch * kHeads * kQLen * kDim], k[kBatch * kKvHeads * kKvLen * kDim], v[kBatch * kKvHeads * kKvLen * kDim];
+static float q[kBatch * kHeads * kQLen * kDim], k[kBatch * kKvHeads * kKvLen * kDim],
+    v[kBatch * kKvHeads * kKvLen * kDim];
 static float out[kBatch * kHeads * kQLen * kDim], lse[kBatch * kHeads * kQLen];
 static float out2[kBatch * kHeads * kQLen * kDim], lse2[kBatch * kHeads * kQLen];
 
@@ -318,7 +320,8 @@ static void test_unsupported(void) {
     p.recipe = "int8_fp8"; /* only the reference has it on a CPU */
     CHECK_FAILS(clary_attention(&p), CLARY_UNSUPPORTED, "int8_fp8");
     p.recipe = "int9_int8";
-    CHECK_FAILS(clary_attention(&p), CLARY_INVALID_ARGUMENT, "recipe: unknown name 'int9_int8'; allowed: auto, int8_int8");
+    CHECK_FAILS(clary_attention(&p), CLARY_INVALID_ARGUMENT,
+                "recipe: unknown name 'int9_int8'; allowed: auto, int8_int8");
     p.recipe = NULL;
     p.backend = "cuda";
     CHECK_FAILS(clary_attention(&p), CLARY_NO_DEVICE, "backend: 'cuda'");

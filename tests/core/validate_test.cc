@@ -251,6 +251,17 @@ std::vector<Mistake> mistakes() {
          [](Params& p) { p.kv_lengths = {}; },
          {"kv_lengths: must be given together with block_table"}},
         {"v pages", "paged", [](Params& p) { p.v.shape[0] = 7; }, {"v: pages is 7, but k has 8"}},
+        {"too many keys on pages",
+         "paged",
+         [](Params& p) { p.block_table.shape[1] = int64_t{1} << 39; },
+         {"block_table: 549755813888 pages of 4 keys; allowed: 2^40 keys"}},
+        {"too large together",
+         "varlen",
+         [](Params& p) {
+             p.cu_seqlens_q.shape[0] = p.cu_seqlens_k.shape[0] = int64_t{1} << 35;
+             p.q.shape[0] = p.out.shape[0] = p.lse.shape[1] = int64_t{1} << 36;
+         },
+         {"sequences of", "allowed: less than 2^50 elements"}},
         {"page size 0",
          "paged",
          [](Params& p) { p.k.shape[2] = p.v.shape[2] = 0; },

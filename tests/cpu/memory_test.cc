@@ -84,6 +84,21 @@ TEST(Memory, PeakIsWhatExplainSays) {
         }
 }
 
+// The lengths of packed sequences are read where they are given: sized for one sequence of all tokens, the statistics
+// alone would grow with sequences times tokens.
+TEST(Memory, PackedSequencesAreSizedByTheLongest) {
+    Case c{.name = "memory", .q_heads = 2, .kv_heads = 2, .dim = 64};
+    c.batch = 60;
+    c.seqlens_q = c.seqlens_k = std::vector<int64_t>(60, 130);
+    Problem problem(c);
+    for (const char* recipe : {"int8_int8", "int8_int8:fast", "int8_fp16"}) {
+        const clary_attention_params params = with(problem, recipe, "cpu");
+        const int64_t said = explained(params), taken = peak_of_a_call(params);
+        EXPECT_LE(taken, said + said / 10) << recipe;
+        EXPECT_GE(taken, said - said / 10) << recipe;
+    }
+}
+
 TEST(Memory, GivenWorkspaceLeavesTheHeapAlone) {
     Case c{.name = "memory", .q_heads = 4, .kv_heads = 2, .q_len = 300, .kv_len = 500, .dim = 64};
     Problem problem(c);
