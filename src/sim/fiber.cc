@@ -29,16 +29,33 @@
 namespace clary::sim {
 namespace {
 
-// Hands out a stack with a guard page and keeps a record of it for the sanitizers.
+// Hands out a stack with a guard page and keeps a record of it for the sanitizers. Stacks are whole pages, so lanes that
+// do the same would use the same cache sets: each begins 5 lines further down than the one before.
 class RecordedStack {
   public:
-    RecordedStack(std::size_t bytes, boost::context::stack_context* record) : stack_(bytes), record_(record) {}
-    boost::context::stack_context allocate() { return *record_ = stack_.allocate(); }
-    void deallocate(boost::context::stack_context& context) { stack_.deallocate(context); }
+    RecordedStack(std::size_t bytes, boost::context::stack_context* record)
+        : stack_(bytes), record_(record), offset_(next_offset()) {}
+    boost::context::stack_context allocate() {
+        *record_ = stack_.allocate();
+        record_->sp = static_cast<char*>(record_->sp) - offset_;
+        record_->size -= offset_;
+        return *record_;
+    }
+    void deallocate(boost::context::stack_context& context) {
+        context.sp = static_cast<char*>(context.sp) + offset_;
+        context.size += offset_;
+        stack_.deallocate(context);
+    }
 
   private:
+    static std::size_t next_offset() {
+        static thread_local std::size_t count = 0;
+        return ++count % 64 * 5 * 64;
+    }
+
     boost::context::protected_fixedsize_stack stack_;
     boost::context::stack_context* record_;
+    std::size_t offset_;
 };
 
 }  // namespace

@@ -8,13 +8,13 @@ namespace {
 
 std::string who_text(Stamp stamp) {
     if (stamp.wave() == Stamp::kMany) return "several waves";
-    if (stamp.lane() == Stamp::kMany) return fmt::format("lanes of wave {}", stamp.wave());
+    if (stamp.lane() == Stamp::kMany) return fmt::format("several lanes of wave {}", stamp.wave());
     return fmt::format("wave {} lane {}", stamp.wave(), stamp.lane());
 }
 
 // What should have stood between two accesses.
 const char* missing_sync(Stamp earlier, Stamp now) {
-    return earlier.wave() == now.wave() ? "no wave_sync() or block_sync() between" : "no block_sync() between";
+    return earlier.wave() == now.wave() ? "with no wave_sync() between" : "with no block_sync() between";
 }
 
 }  // namespace
@@ -44,7 +44,7 @@ bool SharedMemory::readable_bytes(Stamp who, uint32_t at, uint32_t size, Fault& 
             fault = {Check::kPendingCopy,
                      fmt::format("reads byte {}, whose copy by {} has not been waited for", byte, who_text(written))};
         else
-            fault = {Check::kRace, fmt::format("reads byte {}, which {} has written, {}", byte, who_text(written),
+            fault = {Check::kRace, fmt::format("reads byte {}, written by {} {}", byte, who_text(written),
                                                missing_sync(written, who))};
         return false;
     }
@@ -59,11 +59,11 @@ bool SharedMemory::writable_bytes(Stamp who, uint32_t at, uint32_t size, Fault& 
             fault = {Check::kPendingCopy,
                      fmt::format("writes byte {}, whose copy by {} has not been waited for", byte, who_text(written))};
         else if (written.state() == Stamp::kDone && !who.ordered_after(written))
-            fault = {Check::kRace, fmt::format("writes byte {}, which {} has written, {}", byte, who_text(written),
+            fault = {Check::kRace, fmt::format("writes byte {}, written by {} {}", byte, who_text(written),
                                                missing_sync(written, who))};
         else
-            fault = {Check::kRace, fmt::format("writes byte {}, which {} has read, {}", byte, who_text(read),
-                                               missing_sync(read, who))};
+            fault = {Check::kRace,
+                     fmt::format("writes byte {}, read by {} {}", byte, who_text(read), missing_sync(read, who))};
         return false;
     }
     return true;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <concepts>
 #include <cstring>
@@ -14,6 +15,7 @@
 
 #include "gpu/target/atoms.h"
 #include "gpu/target/machines.h"
+#include "gpu/target/products.h"
 #include "gpu/target/target.h"
 #include "sim/block.h"
 #include "sim/launch.h"
@@ -160,7 +162,9 @@ struct Sim {
     static void mma(const gpu::Fragment<uint32_t, gpu::kQueryRegisters<Atom>>& q,
                     const gpu::Fragment<uint32_t, gpu::kOtherRegisters<Atom>>& o,
                     gpu::Fragment<R, gpu::kResultRegisters<Atom>>& d, CLARY_SITE) {
-        static_assert(Atom::kLanes == kLanes, "an atom of another vendor");
+        static_assert(std::is_same_v<Atom, gpu::Product<kMachine, Atom::kQuery, Atom::kOther, Atom::kResult>> &&
+                          gpu::has_product(kMachine, Atom::kQuery, Atom::kOther, Atom::kResult),
+                      "no such product on this machine");
         struct One {
             const uint32_t *q, *o;
             R* d;

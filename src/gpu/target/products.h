@@ -7,6 +7,12 @@
 
 namespace clary::gpu {
 
+CLARY_HD constexpr bool is_machine(const Machine& a, const Machine& b) {
+    for (int i = 0; i < 12; ++i)
+        if (a.name[i] != b.name[i]) return false;
+    return true;
+}
+
 // NVIDIA multiplies 256 bits of depth at a time (sm75: 128), MetaX 16 elements (xcore1500: 32 of 8 bits).
 CLARY_HD constexpr int product_depth(const Machine& m, Element e) {
     if (m.vendor == Vendor::kNvidia) return (m.async_copies ? 256 : 128) / element_bits(e);
@@ -15,6 +21,28 @@ CLARY_HD constexpr int product_depth(const Machine& m, Element e) {
 // sm75's integer atoms have 8 queries, all others 16.
 CLARY_HD constexpr int product_queries(const Machine& m, Element e) {
     return m.vendor == Vendor::kNvidia && !m.async_copies && element_bits(e) < 16 ? 8 : 16;
+}
+
+// Whether the machine has an instruction for the product.
+CLARY_HD constexpr bool has_product(const Machine& m, Element query, Element other, Element result) {
+    const bool nvidia = m.vendor == Vendor::kNvidia;
+    const bool fp8 = is_machine(m, kSm89) || is_machine(m, kXcore1500);
+    if (query == Element::kU8) return nvidia && other == Element::kS8 && result == Element::kS32;
+    if (query != other) return false;
+    switch (query) {
+        case Element::kS8:
+            return result == Element::kS32;
+        case Element::kS4:
+            return result == Element::kS32 && nvidia && m.async_copies;
+        case Element::kF16:
+            return result == Element::kF32 || (result == Element::kF16 && nvidia && m.async_copies);
+        case Element::kBf16:
+            return result == Element::kF32 && m.async_copies;
+        case Element::kE4m3:
+            return fp8 && (result == Element::kF32 || (result == Element::kF16 && nvidia));
+        default:
+            return false;
+    }
 }
 
 namespace detail {
