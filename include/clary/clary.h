@@ -8,9 +8,12 @@
  *   The logical order is fixed ([batch, heads, tokens, head_dim]); a memory layout such as [batch, tokens, heads,
  *   head_dim] is said by strides.
  * - Every function answers a clary_status; the text of the last failure in this thread is clary_last_error().
- *   On failure nothing has been written to the outputs, unless the status is CLARY_DRIVER_ERROR.
- * - Inputs are never written to. No function allocates or synchronises behind your back on a GPU; on the CPU, a
- *   workspace may be given or is taken from the heap for the duration of the call.
+ *   After CLARY_INVALID_ARGUMENT, CLARY_UNSUPPORTED, CLARY_NO_DEVICE and CLARY_WORKSPACE_TOO_SMALL the outputs are as
+ *   they were.
+ * - A row of Q that is not finite, and every row that sees a K or V token that is not finite, comes out NaN. In quantized
+ *   recipes that holds for every row that sees any key of that token's tile (64 or 128 keys).
+ * - Inputs are never written to; outputs overlap neither an input nor themselves. No function allocates or synchronises
+ *   behind your back on a GPU; on the CPU, a workspace may be given or is taken from the heap for the call.
  * - Calls from several threads are safe, also on one context.
  */
 #ifndef CLARY_CLARY_H
@@ -41,13 +44,13 @@ extern "C" {
 
 typedef enum clary_status {
     CLARY_OK = 0,
-    CLARY_INVALID_ARGUMENT = 1,    /* the input is wrong; the text names argument, value and allowed set */
-    CLARY_UNSUPPORTED = 2,         /* the input is right, but no kernel of the chosen backend takes it */
-    CLARY_NO_DEVICE = 3,           /* the backend is not built in, or its device is absent */
+    CLARY_INVALID_ARGUMENT = 1, /* the input is wrong; the text names argument, value and allowed set */
+    CLARY_UNSUPPORTED = 2,      /* the input is right, but no kernel of the chosen backend takes it */
+    CLARY_NO_DEVICE = 3,        /* the backend is not built in, or its device is absent */
     CLARY_OUT_OF_MEMORY = 4,
     CLARY_WORKSPACE_TOO_SMALL = 5, /* the text names the size that is needed */
     CLARY_DRIVER_ERROR = 6,
-    CLARY_INTERNAL = 7             /* a bug of ours: please report the text */
+    CLARY_INTERNAL = 7 /* a bug of ours: please report the text */
 } clary_status;
 
 /* The name of a status, e.g. "invalid_argument". Never null. */
@@ -84,8 +87,8 @@ typedef enum clary_device { CLARY_CPU = 0, CLARY_CUDA = 1, CLARY_MACA = 2 } clar
 /* A strided view. ndim 0: not given. `data` may be null in clary_explain and the size queries. */
 typedef struct clary_tensor {
     void* data;
-    int32_t dtype;        /* clary_dtype */
-    int32_t device;       /* clary_device */
+    int32_t dtype;  /* clary_dtype */
+    int32_t device; /* clary_device */
     int32_t device_index;
     int32_t ndim;
     int64_t shape[CLARY_MAX_DIMS];
@@ -135,15 +138,16 @@ typedef struct clary_attention_params {
 
     /* Recipe, e.g. "int8_int8:accurate" or "int8_fp16:fast+rotate"; null: "auto". See docs/recipes.md. */
     const char* recipe;
-    /* "auto", "cpu", "cuda", "cuda:sm90", "maca", "sim:sm80", "reference"; null: "auto". */
+    /* "auto", "cpu", "cpu:avx2", "reference", ...: <backend> or <backend>:<arch> of a kernel of this build
+     * (clary_kernel_get); null: "auto", which never picks the reference. */
     const char* backend;
 
-    double scale;      /* used when has_scale; may be negative or zero */
+    double scale;      /* used when has_scale; 0, or 1e-20 to 1e20 with either sign */
     int32_t has_scale; /* 0: scale is 1 / sqrt(D), and `scale` must be 0 */
 
-    int32_t causal;               /* clary_causal */
-    int64_t causal_offset;        /* with CLARY_CAUSAL_OFFSET */
-    clary_tensor causal_offsets;  /* int64 [B], optional, with CLARY_CAUSAL_OFFSET: one offset per sequence */
+    int32_t causal;              /* clary_causal */
+    int64_t causal_offset;       /* with CLARY_CAUSAL_OFFSET */
+    clary_tensor causal_offsets; /* int32 or int64 [B]: one offset per sequence, instead of causal_offset */
 
     /* Sliding window around the query's position: position - window_left <= j <= position + window_right; the first
      * window_keep keys stay visible from every query (they still obey the causal mask). */
@@ -163,7 +167,7 @@ typedef struct clary_attention_params {
     int64_t max_seqlen_q;      /* varlen: the longest sequence; 0: found from cu_seqlens (on the CPU) */
     int64_t max_seqlen_k;
 
-    clary_tensor block_table; /* int32 [B, max pages]: page of K and V for each page_size keys of a sequence */
+    clary_tensor block_table; /* int32 or int64 [B, max pages]: page of K and V for each page_size keys of a sequence */
 
     /* Smoothing vectors to use instead of the computed means, fp32: c_k [B, Hkv, D], c_q [B, Hkv, D], and the frozen
      * base of Q's row scales, q_base [B, Hkv]. A cache keeps its prefill's. */
@@ -178,13 +182,13 @@ typedef struct clary_attention_params {
 /* Attention in one call: quantizes, attends, writes out (and lse). Same bits as clary_quantize + clary_attend. */
 CLARY_API clary_status clary_attention(const clary_attention_params* params);
 
-/* Bytes of workspace for this problem: of clary_attention (one_shot 1), or of each of clary_quantize, clary_attend and
+/* Bytes of workspace for this problem on params->context: of clary_attention (one_shot 1), or of each of clary_quantize, clary_attend and
  * clary_append_kv (one_shot 0). */
 CLARY_API clary_status clary_workspace_size(const clary_attention_params* params, int32_t one_shot, size_t* bytes);
 
 /* ---- two phases: quantize, attend ------------------------------------------------------------------------------- */
 
-#define CLARY_MAX_SECTIONS 16
+#define CLARY_MAX_SECTIONS 32
 
 /* One array inside a packed buffer. */
 typedef struct clary_section {
@@ -195,46 +199,65 @@ typedef struct clary_section {
     int64_t offset;                /* bytes from the start of the buffer, a multiple of 64 */
 } clary_section;
 
-/* Where everything lies in a packed Q, or a packed K and V. Plain data: it may be stored and loaded. */
+/* Where everything lies in a packed Q, or a packed K and V. Set struct_size before asking for one. */
 typedef struct clary_packed_layout {
-    uint32_t struct_size;
+    uint32_t struct_size; /* sizeof(clary_packed_layout) */
     int32_t section_count;
-    int64_t bytes;  /* of the whole buffer */
-    int32_t tile;   /* keys per tile */
-    int32_t is_kv;  /* 0: packed Q, 1: packed K and V */
-    char recipe[96];
+    int64_t bytes; /* of the whole buffer */
+    int32_t tile;  /* keys per tile */
+    int32_t is_kv; /* 0: packed Q, 1: packed K and V */
+    char recipe[256];
     clary_section sections[CLARY_MAX_SECTIONS];
 } clary_packed_layout;
 
-/* The layouts that the kernel chosen for `params` reads. `kv_capacity` >= Lk keys are laid out for K and V (0: Lk);
- * keys beyond the current length can be appended with clary_append_kv. Either layout may be null. */
+/* A packed buffer: memory of the caller's, laid out as clary_packed_layouts says. It carries what it was packed as
+ * (layout, scale, sequence bounds, smoothing vectors); using it as something else is refused. It may be stored and
+ * loaded by the same version of the library. */
+typedef struct clary_packed {
+    uint32_t struct_size; /* sizeof(clary_packed) */
+    int32_t device;       /* clary_device */
+    int32_t device_index;
+    void* data;          /* 64-byte aligned */
+    size_t bytes;        /* at least the layout's */
+    int64_t kv_capacity; /* K and V: what the layout was asked for; packed Q: of the K and V it attends to */
+} clary_packed;
+
+/* The layouts that the kernel chosen for `params` reads. `kv_capacity` >= Lk keys are laid out for K and V (0: Lk, and
+ * nothing can be appended); keys beyond the current length come by clary_append_kv. Either layout may be null. */
 CLARY_API clary_status clary_packed_layouts(const clary_attention_params* params, int64_t kv_capacity,
                                             clary_packed_layout* q_layout, clary_packed_layout* kv_layout);
 
-/* Quantizes params->q into `packed_q` and params->k, v into `packed_kv`, laid out as clary_packed_layouts says.
- * Q is quantized against the vectors that the packed K and V hold (c_k, c_q, q_base), so: both in one call; or
- * packed_q null, which packs K and V (params->q, where it holds data, still gives the statistics of Q); or packed_kv
- * null and `packed_kv_ready` the packed K and V that this Q will attend to (decode steps on a cache). */
-CLARY_API clary_status clary_quantize(const clary_attention_params* params, int64_t kv_capacity, void* packed_q,
-                                      void* packed_kv, const void* packed_kv_ready);
+/* Quantizes params->q into `q` and params->k, v into `kv`. Q is quantized against the vectors that the packed K and V hold
+ * (c_k, c_q, q_base), so: both in one call; or q null, which packs K and V (params->q, where it holds data, still gives
+ * the statistics of Q); or kv null and `kv_ready` the packed K and V that this Q will attend to (decode steps). */
+CLARY_API clary_status clary_quantize(const clary_attention_params* params, const clary_packed* q,
+                                      const clary_packed* kv, const clary_packed* kv_ready);
 
 /* Attends packed Q to packed K and V; writes params->out and params->lse. params->q, k, v give shapes and types only;
- * their data is not read and may be null. */
-CLARY_API clary_status clary_attend(const clary_attention_params* params, int64_t kv_capacity, const void* packed_q,
-                                    const void* packed_kv);
+ * their data is not read and may be null. params->kv_lengths, where given, may see less than the packed keys. */
+CLARY_API clary_status clary_attend(const clary_attention_params* params, const clary_packed* q,
+                                    const clary_packed* kv);
 
-/* Appends params->k and v ([B, Hkv, n, D]) behind the current lengths of `packed_kv`, whose smoothing vectors stay as
- * they are. Bit-identical to quantizing everything at once with those vectors. Fails, and changes nothing, where a
- * sequence would pass kv_capacity. */
-CLARY_API clary_status clary_append_kv(const clary_attention_params* params, int64_t kv_capacity, void* packed_kv);
+/* Appends params->k and v ([B, Hkv, n, D]) behind the current lengths of `kv`, whose smoothing vectors stay as they are.
+ * Bit-identical to quantizing everything at once with those vectors. Fails, and changes nothing, where a sequence would
+ * pass kv_capacity. params->kv_lengths, where given, are the new tokens per sequence. */
+CLARY_API clary_status clary_append_kv(const clary_attention_params* params, const clary_packed* kv);
 
 /* ---- merge ------------------------------------------------------------------------------------------------------ */
 
-/* Joins two partial results over disjoint keys (ring attention, split KV): out = softmax-weighted mean, lse = log of
- * the summed denominators, computed in fp32. out_a [B, H, Lq, Dv] and lse_a [B, H, Lq] fp32 are updated in place from
- * out_b and lse_b. -inf on either side (also both) is exact. */
-CLARY_API clary_status clary_merge(const clary_tensor* out_a, const clary_tensor* lse_a, const clary_tensor* out_b,
-                                   const clary_tensor* lse_b);
+/* Two partial results over disjoint keys, as clary_attention wrote them (ring attention, split KV). Types fp32, fp16 or
+ * bf16 for out, fp32 for lse; dense ([B, H, Lq, Dv] and [B, H, Lq]) or packed ([Tq, H, Dv] and [H, Tq]). */
+typedef struct clary_merge_params {
+    uint32_t struct_size;      /* sizeof(clary_merge_params) */
+    clary_tensor out_a, lse_a; /* updated in place */
+    clary_tensor out_b, lse_b;
+    clary_context* context;
+    void* stream;
+} clary_merge_params;
+
+/* out_a = mean of out_a and out_b weighted by exp(lse), lse_a = log of the summed denominators, computed in fp32. -inf on
+ * either side (also on both) is exact. With learned sinks, give the sink to one of the partial calls only. */
+CLARY_API clary_status clary_merge(const clary_merge_params* params);
 
 /* ---- looking inside --------------------------------------------------------------------------------------------- */
 

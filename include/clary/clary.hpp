@@ -45,20 +45,30 @@ inline void check(clary_status status) {
 template <typename T>
 constexpr clary_dtype dtype_of() {
     using U = std::remove_cv_t<T>;
-    if constexpr (std::is_same_v<U, float>) return CLARY_FP32;
-    else if constexpr (std::is_same_v<U, double>) return CLARY_FP64;
-    else if constexpr (std::is_same_v<U, int8_t>) return CLARY_INT8;
-    else if constexpr (std::is_same_v<U, uint8_t>) return CLARY_UINT8;
-    else if constexpr (std::is_same_v<U, int16_t>) return CLARY_INT16;
-    else if constexpr (std::is_same_v<U, int32_t>) return CLARY_INT32;
-    else if constexpr (std::is_same_v<U, int64_t>) return CLARY_INT64;
-    else if constexpr (std::is_same_v<U, bool>) return CLARY_BOOL;
-    else static_assert(!sizeof(T), "no clary_dtype for this element type: use tensor(void*, dtype, ...)");
+    if constexpr (std::is_same_v<U, float>)
+        return CLARY_FP32;
+    else if constexpr (std::is_same_v<U, double>)
+        return CLARY_FP64;
+    else if constexpr (std::is_same_v<U, int8_t>)
+        return CLARY_INT8;
+    else if constexpr (std::is_same_v<U, uint8_t>)
+        return CLARY_UINT8;
+    else if constexpr (std::is_same_v<U, int16_t>)
+        return CLARY_INT16;
+    else if constexpr (std::is_same_v<U, int32_t>)
+        return CLARY_INT32;
+    else if constexpr (std::is_same_v<U, int64_t>)
+        return CLARY_INT64;
+    else if constexpr (std::is_same_v<U, bool>)
+        return CLARY_BOOL;
+    else
+        static_assert(!sizeof(T), "no clary_dtype for this element type: use tensor(void*, dtype, ...)");
 }
 
 // A C-contiguous view of `data`. Throws std::invalid_argument for more than CLARY_MAX_DIMS dimensions.
 inline clary_tensor tensor(const void* data, clary_dtype dtype, std::initializer_list<int64_t> shape) {
-    if (shape.size() == 0 || shape.size() > CLARY_MAX_DIMS) throw std::invalid_argument("clary::tensor: 1..5 dimensions");
+    if (shape.size() == 0 || shape.size() > CLARY_MAX_DIMS)
+        throw std::invalid_argument("clary::tensor: 1..5 dimensions");
     clary_tensor made{};
     made.data = const_cast<void*>(data);  // inputs are never written to
     made.dtype = dtype;
@@ -73,8 +83,7 @@ inline clary_tensor tensor(const void* data, clary_dtype dtype, std::initializer
     return made;
 }
 template <typename T>
-    requires(!std::is_void_v<T>)
-clary_tensor tensor(const T* data, std::initializer_list<int64_t> shape) {
+requires(!std::is_void_v<T>) clary_tensor tensor(const T* data, std::initializer_list<int64_t> shape) {
     return tensor(static_cast<const void*>(data), dtype_of<T>(), shape);
 }
 
@@ -114,21 +123,28 @@ class Context {
 class Packed {
   public:
     Packed() = default;
-    explicit Packed(const clary_packed_layout& layout)
+    Packed(const clary_packed_layout& layout, int64_t kv_capacity)
         : layout_(layout),
-          data_(static_cast<std::byte*>(::operator new(static_cast<size_t>(layout.bytes), std::align_val_t{64}))) {}
+          memory_(static_cast<std::byte*>(::operator new (static_cast<size_t>(layout.bytes), std::align_val_t{64}))) {
+        packed_.struct_size = sizeof(packed_);
+        packed_.data = memory_.get();
+        packed_.bytes = static_cast<size_t>(layout.bytes);
+        packed_.kv_capacity = kv_capacity;
+    }
 
     const clary_packed_layout& layout() const noexcept { return layout_; }
-    void* data() noexcept { return data_.get(); }
-    const void* data() const noexcept { return data_.get(); }
-    explicit operator bool() const noexcept { return data_ != nullptr; }
+    const clary_packed* get() const noexcept { return &packed_; }
+    void* data() noexcept { return packed_.data; }
+    const void* data() const noexcept { return packed_.data; }
+    int64_t kv_capacity() const noexcept { return packed_.kv_capacity; }
 
   private:
     struct Free {
-        void operator()(std::byte* memory) const { ::operator delete(memory, std::align_val_t{64}); }
+        void operator()(std::byte* memory) const { ::operator delete (memory, std::align_val_t{64}); }
     };
     clary_packed_layout layout_{};
-    std::unique_ptr<std::byte, Free> data_;
+    clary_packed packed_{};
+    std::unique_ptr<std::byte, Free> memory_;
 };
 
 // clary_attention_params with its calls. Fill the fields as clary.h describes them.
@@ -156,30 +172,31 @@ struct Attention : clary_attention_params {
     // Quantized Q and quantized K and V, to attend with any number of times.
     std::pair<Packed, Packed> quantize() const {
         auto [q_layout, kv_layout] = layouts(0);
-        std::pair<Packed, Packed> made{Packed(q_layout), Packed(kv_layout)};
-        check(clary_quantize(this, 0, made.first.data(), made.second.data(), nullptr));
+        std::pair<Packed, Packed> made{Packed(q_layout, 0), Packed(kv_layout, 0)};
+        check(clary_quantize(this, made.first.get(), made.second.get(), nullptr));
         return made;
     }
     // A cache: K and V with room for `capacity` keys. Q, if it has data, gives the statistics.
     Packed quantize_kv(int64_t capacity) const {
-        Packed made(layouts(capacity).second);
-        check(clary_quantize(this, capacity, nullptr, made.data(), nullptr));
+        Packed made(layouts(capacity).second, capacity);
+        check(clary_quantize(this, nullptr, made.get(), nullptr));
         return made;
     }
-    // Q to attend to a cache of that capacity.
-    Packed quantize_q(const Packed& cache, int64_t capacity) const {
-        Packed made(layouts(capacity).first);
-        check(clary_quantize(this, capacity, made.data(), nullptr, cache.data()));
+    // Q to attend to that cache.
+    Packed quantize_q(const Packed& cache) const {
+        Packed made(layouts(cache.kv_capacity()).first, cache.kv_capacity());
+        check(clary_quantize(this, made.get(), nullptr, cache.get()));
         return made;
     }
-    void append_kv(Packed& cache, int64_t capacity) const { check(clary_append_kv(this, capacity, cache.data())); }
-    void attend(const Packed& q_packed, const Packed& kv_packed, int64_t capacity = 0) const {
-        check(clary_attend(this, capacity, q_packed.data(), kv_packed.data()));
+    void append_kv(const Packed& cache) const { check(clary_append_kv(this, cache.get())); }
+    void attend(const Packed& q_packed, const Packed& kv_packed) const {
+        check(clary_attend(this, q_packed.get(), kv_packed.get()));
     }
 
   private:
     std::pair<clary_packed_layout, clary_packed_layout> layouts(int64_t capacity) const {
         std::pair<clary_packed_layout, clary_packed_layout> made{};
+        made.first.struct_size = made.second.struct_size = sizeof(clary_packed_layout);
         check(clary_packed_layouts(this, capacity, &made.first, &made.second));
         return made;
     }

@@ -13,14 +13,17 @@
 #include "core/dispatch.h"
 #include "core/log.h"
 #include "core/merge.h"
+#include "core/two_phase.h"
 #include "core/validate.h"
 
 using clary::at_edge;
 using clary::AttentionDesc;
 using clary::Call;
+using clary::check_struct_size;
 using clary::Choice;
 using clary::Context;
 using clary::null_argument;
+using clary::PackedBuffer;
 using clary::Purpose;
 using clary::Status;
 using clary::StatusCode;
@@ -54,8 +57,8 @@ Status plan_for(const clary_attention_params* params, Purpose purpose, Plan* pla
 Status require_kernel(const Plan& plan, bool two_phase) {
     if (plan.choice.row == nullptr) return clary::no_kernel(plan.desc, plan.backend, plan.choice);
     if (two_phase && plan.choice.row->attention != nullptr)
-        return clary::unsupported(fmt::format("backend: {} has no packed format; allowed here: cpu",
-                                              plan.choice.row->backend));
+        return clary::unsupported(
+            fmt::format("backend: {} has no packed format; allowed here: cpu", plan.choice.row->backend));
     return Status::ok();
 }
 
@@ -66,9 +69,9 @@ Status check_capacity(const AttentionDesc& desc, int64_t kv_capacity) {
     if (kv_capacity > 0 && desc.varlen())
         return clary::invalid_argument(fmt::format("kv_capacity: {}; allowed with cu_seqlens_k: 0", kv_capacity));
     if (kv_capacity > 0 && kv_capacity < desc.kv_len)
-        return clary::invalid_argument(fmt::format("kv_capacity: {}; allowed: 0, or at least the {} keys of k",
-                                                   kv_capacity, desc.kv_len));
-    return Status::ok();
+        return clary::invalid_argument(
+            fmt::format("kv_capacity: {}; allowed: 0, or at least the {} keys of k", kv_capacity, desc.kv_len));
+    return clary::check_size(desc, kv_capacity);
 }
 
 struct Free {
@@ -101,11 +104,38 @@ class Workspace {
     void* data_ = nullptr;
 };
 
+// What the functions on packed buffers have in common.
+struct TwoPhase {
+    Plan plan;
+    Workspace workspace;
+    int64_t kv_capacity = 0;
+    void* stream = nullptr;
+
+    Status prepare(const clary_attention_params* params, Purpose purpose, const clary_packed* kv) {
+        CLARY_RETURN_IF_ERROR(plan_for(params, purpose, &plan));
+        CLARY_RETURN_IF_ERROR(require_kernel(plan, true));
+        kv_capacity = kv->kv_capacity;
+        stream = params->stream;
+        CLARY_RETURN_IF_ERROR(check_capacity(plan.desc, kv_capacity));
+        return workspace.get(*params, plan.choice.row->workspace(plan.desc, *plan.context));
+    }
+    Call call() const { return {plan.desc, *plan.context, stream, workspace.data()}; }
+};
+
+// Null stays an unset buffer.
+Status buffer_of(const char* name, const clary_packed* packed, PackedBuffer* buffer) {
+    if (packed == nullptr) return Status::ok();
+    CLARY_RETURN_IF_ERROR(check_struct_size(name, packed->struct_size, sizeof(*packed)));
+    if (packed->data == nullptr) return null_argument(name);
+    *buffer = {name, packed->data, packed->bytes, static_cast<clary::DeviceType>(packed->device)};
+    return Status::ok();
+}
+
 void ran(const Plan& plan, const char* what) {
     last_kernel = plan.choice.row->name;
     if (clary::log_enabled())
-        clary::log_line(fmt::format("{} kernel={} recipe={} batch={} heads={}/{} q_len={} kv_len={} head_dim={}/{}", what,
-                                    last_kernel, clary::recipe_text(plan.desc.recipe), plan.desc.batch,
+        clary::log_line(fmt::format("{} kernel={} recipe={} batch={} heads={}/{} q_len={} kv_len={} head_dim={}/{}",
+                                    what, last_kernel, clary::recipe_text(plan.desc.recipe), plan.desc.batch,
                                     plan.desc.q_heads, plan.desc.kv_heads, plan.desc.q_len, plan.desc.kv_len,
                                     plan.desc.head_dim, plan.desc.head_dim_v));
 }
@@ -115,11 +145,12 @@ void ran(const Plan& plan, const char* what) {
 extern "C" {
 
 const char* clary_status_string(clary_status status) {
-    static constexpr const char* kNames[] = {"ok",        "invalid_argument", "unsupported",
-                                             "no_device", "out_of_memory",    "workspace_too_small",
+    static constexpr const char* kNames[] = {"ok",           "invalid_argument", "unsupported",
+                                             "no_device",    "out_of_memory",    "workspace_too_small",
                                              "driver_error", "internal"};
-    const auto index = static_cast<size_t>(status);
-    return index < std::size(kNames) ? kNames[index] : "unknown";
+    int32_t index = 0;  // C callers may pass any number, which an enum must not hold
+    std::memcpy(&index, &status, sizeof(index));
+    return index >= 0 && static_cast<size_t>(index) < std::size(kNames) ? kNames[index] : "unknown";
 }
 
 const char* clary_version(void) { return CLARY_VERSION_TEXT; }
@@ -156,8 +187,8 @@ clary_status clary_attention(const clary_attention_params* params) {
         Workspace workspace;
         CLARY_RETURN_IF_ERROR(
             workspace.get(*params, clary::one_shot_workspace(*plan.choice.row, plan.desc, *plan.context)));
-        CLARY_RETURN_IF_ERROR(clary::run_one_shot(
-            *plan.choice.row, Call{plan.desc, *plan.context, params->stream, workspace.data()}));
+        CLARY_RETURN_IF_ERROR(
+            clary::run_one_shot(*plan.choice.row, Call{plan.desc, *plan.context, params->stream, workspace.data()}));
         ran(plan, "attention");
         return Status::ok();
     });
@@ -182,76 +213,72 @@ clary_status clary_packed_layouts(const clary_attention_params* params, int64_t 
         CLARY_RETURN_IF_ERROR(plan_for(params, Purpose::kShapes, &plan));
         CLARY_RETURN_IF_ERROR(require_kernel(plan, true));
         CLARY_RETURN_IF_ERROR(check_capacity(plan.desc, kv_capacity));
-        if (q_layout) *q_layout = clary::packed_q_layout(plan.desc);
-        if (kv_layout) *kv_layout = clary::packed_kv_layout(plan.desc, kv_capacity);
+        for (const auto& [name, layout] : {std::pair{"q_layout", q_layout}, {"kv_layout", kv_layout}})
+            if (layout) CLARY_RETURN_IF_ERROR(check_struct_size(name, layout->struct_size, sizeof(*layout)));
+        if (q_layout) *q_layout = plan.choice.row->q_layout(plan.desc);
+        if (kv_layout) *kv_layout = plan.choice.row->kv_layout(plan.desc, kv_capacity);
         return Status::ok();
     });
 }
 
-clary_status clary_quantize(const clary_attention_params* params, int64_t kv_capacity, void* packed_q,
-                            void* packed_kv, const void* packed_kv_ready) {
+clary_status clary_quantize(const clary_attention_params* params, const clary_packed* q, const clary_packed* kv,
+                            const clary_packed* kv_ready) {
     return at_edge([&]() -> Status {
-        Plan plan;
-        CLARY_RETURN_IF_ERROR(plan_for(params, Purpose::kQuantize, &plan));
-        CLARY_RETURN_IF_ERROR(require_kernel(plan, true));
-        CLARY_RETURN_IF_ERROR(check_capacity(plan.desc, kv_capacity));
-        if (packed_q == nullptr && packed_kv == nullptr) return null_argument("packed_q and packed_kv");
-        if (packed_kv == nullptr && packed_kv_ready == nullptr) return null_argument("packed_kv_ready");
-        if (packed_kv != nullptr && packed_kv_ready != nullptr)
-            return clary::invalid_argument("packed_kv_ready: given together with packed_kv; allowed: one of the two");
-        const bool has_rows = plan.desc.batch > 0 && plan.desc.q_tokens > 0;
-        if (packed_q != nullptr && has_rows && plan.desc.q.data == nullptr) return null_argument("q.data");
-        const bool has_keys = plan.desc.batch > 0 && plan.desc.kv_tokens > 0;
-        if (packed_kv != nullptr && has_keys && plan.desc.k.data == nullptr) return null_argument("k.data");
-        if (packed_kv != nullptr && has_keys && plan.desc.v.data == nullptr) return null_argument("v.data");
-        Workspace workspace;
-        CLARY_RETURN_IF_ERROR(workspace.get(*params, plan.choice.row->workspace(plan.desc, *plan.context)));
-        return plan.choice.row->quantize(Call{plan.desc, *plan.context, params->stream, workspace.data()}, kv_capacity,
-                                         packed_q, packed_kv, packed_kv_ready);
+        if (q == nullptr && kv == nullptr) return null_argument("q and kv");
+        if (kv == nullptr && kv_ready == nullptr) return null_argument("kv_ready");
+        if (kv != nullptr && kv_ready != nullptr)
+            return clary::invalid_argument("kv_ready: given together with kv; allowed: one of the two");
+        TwoPhase call;
+        CLARY_RETURN_IF_ERROR(call.prepare(params, Purpose::kQuantize, kv ? kv : kv_ready));
+        PackedBuffer q_buffer, kv_buffer, ready_buffer;
+        CLARY_RETURN_IF_ERROR(buffer_of("q", q, &q_buffer));
+        CLARY_RETURN_IF_ERROR(buffer_of("kv", kv, &kv_buffer));
+        CLARY_RETURN_IF_ERROR(buffer_of("kv_ready", kv_ready, &ready_buffer));
+        const AttentionDesc& desc = call.plan.desc;
+        const bool has_rows = desc.batch > 0 && desc.q_tokens > 0, has_keys = desc.batch > 0 && desc.kv_tokens > 0;
+        if (q != nullptr && has_rows && desc.q.data == nullptr) return null_argument("q.data");
+        if (kv != nullptr && has_keys && desc.k.data == nullptr) return null_argument("k.data");
+        if (kv != nullptr && has_keys && desc.v.data == nullptr) return null_argument("v.data");
+        return clary::quantize(*call.plan.choice.row, call.call(), call.kv_capacity, q ? &q_buffer : nullptr,
+                               kv ? &kv_buffer : nullptr, kv_ready ? &ready_buffer : nullptr);
     });
 }
 
-clary_status clary_attend(const clary_attention_params* params, int64_t kv_capacity, const void* packed_q,
-                          const void* packed_kv) {
+clary_status clary_attend(const clary_attention_params* params, const clary_packed* q, const clary_packed* kv) {
     return at_edge([&]() -> Status {
-        if (packed_q == nullptr) return null_argument("packed_q");
-        if (packed_kv == nullptr) return null_argument("packed_kv");
-        Plan plan;
-        CLARY_RETURN_IF_ERROR(plan_for(params, Purpose::kAttend, &plan));
-        CLARY_RETURN_IF_ERROR(require_kernel(plan, true));
-        CLARY_RETURN_IF_ERROR(check_capacity(plan.desc, kv_capacity));
-        Workspace workspace;
-        CLARY_RETURN_IF_ERROR(
-            workspace.get(*params, plan.choice.row->workspace(plan.desc, *plan.context)));
-        CLARY_RETURN_IF_ERROR(plan.choice.row->attend(
-            Call{plan.desc, *plan.context, params->stream, workspace.data()}, kv_capacity, packed_q, packed_kv));
-        ran(plan, "attend");
+        if (q == nullptr) return null_argument("q");
+        if (kv == nullptr) return null_argument("kv");
+        TwoPhase call;
+        CLARY_RETURN_IF_ERROR(call.prepare(params, Purpose::kAttend, kv));
+        PackedBuffer q_buffer, kv_buffer;
+        CLARY_RETURN_IF_ERROR(buffer_of("q", q, &q_buffer));
+        CLARY_RETURN_IF_ERROR(buffer_of("kv", kv, &kv_buffer));
+        CLARY_RETURN_IF_ERROR(clary::attend(*call.plan.choice.row, call.call(), call.kv_capacity, q_buffer, kv_buffer));
+        ran(call.plan, "attend");
         return Status::ok();
     });
 }
 
-clary_status clary_append_kv(const clary_attention_params* params, int64_t kv_capacity, void* packed_kv) {
+clary_status clary_append_kv(const clary_attention_params* params, const clary_packed* kv) {
     return at_edge([&]() -> Status {
-        if (packed_kv == nullptr) return null_argument("packed_kv");
-        Plan plan;
-        CLARY_RETURN_IF_ERROR(plan_for(params, Purpose::kAppend, &plan));
-        CLARY_RETURN_IF_ERROR(require_kernel(plan, true));
-        CLARY_RETURN_IF_ERROR(check_capacity(plan.desc, kv_capacity));
-        if (kv_capacity == 0)
+        if (kv == nullptr) return null_argument("kv");
+        TwoPhase call;
+        CLARY_RETURN_IF_ERROR(call.prepare(params, Purpose::kAppend, kv));
+        if (call.kv_capacity == 0)
             return clary::invalid_argument("kv_capacity: 0; allowed: the capacity that the buffer was laid out for");
-        Workspace workspace;
-        CLARY_RETURN_IF_ERROR(workspace.get(*params, plan.choice.row->workspace(plan.desc, *plan.context)));
-        return plan.choice.row->append(Call{plan.desc, *plan.context, params->stream, workspace.data()}, kv_capacity,
-                                       packed_kv);
+        PackedBuffer kv_buffer;
+        CLARY_RETURN_IF_ERROR(buffer_of("kv", kv, &kv_buffer));
+        return clary::append(*call.plan.choice.row, call.call(), call.kv_capacity, kv_buffer);
     });
 }
 
-clary_status clary_merge(const clary_tensor* out_a, const clary_tensor* lse_a, const clary_tensor* out_b,
-                         const clary_tensor* lse_b) {
+clary_status clary_merge(const clary_merge_params* params) {
     return at_edge([&]() -> Status {
-        if (!out_a || !lse_a || !out_b || !lse_b) return null_argument("out_a, lse_a, out_b or lse_b");
-        CLARY_RETURN_IF_ERROR(clary::validate_merge(*out_a, *lse_a, *out_b, *lse_b));
-        clary::merge(clary::view_of(*out_a), clary::view_of(*lse_a), clary::view_of(*out_b), clary::view_of(*lse_b));
+        if (params == nullptr) return null_argument("params");
+        CLARY_RETURN_IF_ERROR(check_struct_size("params", params->struct_size, sizeof(*params)));
+        CLARY_RETURN_IF_ERROR(clary::validate_merge(*params));
+        clary::merge(clary::view_of(params->out_a), clary::view_of(params->lse_a), clary::view_of(params->out_b),
+                     clary::view_of(params->lse_b));
         return Status::ok();
     });
 }
@@ -276,9 +303,7 @@ int32_t clary_kernel_count(void) {
 clary_status clary_kernel_get(int32_t index, clary_kernel_info* info) {
     return at_edge([&]() -> Status {
         if (info == nullptr) return null_argument("info");
-        if (info->struct_size != sizeof(clary_kernel_info))
-            return clary::invalid_argument(fmt::format("struct_size: {}; allowed: {}", info->struct_size,
-                                                       sizeof(clary_kernel_info)));
+        CLARY_RETURN_IF_ERROR(check_struct_size("info", info->struct_size, sizeof(*info)));
         int64_t left = index;
         for (const clary::KernelTable& table : clary::kernel_tables()) {
             if (left >= 0 && left < static_cast<int64_t>(table.size())) {

@@ -25,10 +25,10 @@ struct TypeRow {
     DType dtype;
 };
 constexpr TypeRow kTypes[] = {
-    {0, 8, DType::kI8},   {0, 16, DType::kI16}, {0, 32, DType::kI32}, {0, 64, DType::kI64},    {1, 8, DType::kU8},
-    {2, 16, DType::kF16}, {2, 32, DType::kF32}, {2, 64, DType::kF64}, {4, 16, DType::kBF16},   {6, 8, DType::kBool},
-    {10, 8, DType::kE4M3},  // kDLFloat8_e4m3fn
-    {12, 8, DType::kE5M2},  // kDLFloat8_e5m2
+    {0, 8, DType::kI8},    {0, 16, DType::kI16}, {0, 32, DType::kI32},  {0, 64, DType::kI64},
+    {1, 8, DType::kU8},    {2, 16, DType::kF16}, {2, 32, DType::kF32},  {2, 64, DType::kF64},
+    {4, 16, DType::kBF16}, {6, 8, DType::kBool}, {10, 8, DType::kE4M3},  // kDLFloat8_e4m3fn
+    {12, 8, DType::kE5M2},                                               // kDLFloat8_e5m2
 };
 
 Status convert(const DlTensor& from, clary_tensor* to) {
@@ -36,21 +36,24 @@ Status convert(const DlTensor& from, clary_tensor* to) {
     for (const TypeRow& row : kTypes)
         if (row.code == from.code && row.bits == from.bits && from.lanes == 1) dtype = row.dtype;
     if (dtype == DType::kNone)
-        return invalid_argument(fmt::format("dl_tensor: type code {} with {} bits and {} lanes has no name here; "
-                                            "allowed: ints of 8 to 64 bits, uint8, floats of 8 to 64 bits, bool",
-                                            from.code, from.bits, from.lanes));
+        return invalid_argument(
+            fmt::format("dl_tensor: type code {} with {} bits and {} lanes has no name here; "
+                        "allowed: ints of 8 to 64 bits, uint8, floats of 8 to 64 bits, bool",
+                        from.code, from.bits, from.lanes));
     int32_t device = CLARY_CPU;
     switch (from.device_type) {
-        case 1:   // kDLCPU
-        case 3:   // kDLCUDAHost
+        case 1:  // kDLCPU
+        case 3:  // kDLCUDAHost
             break;
         case 2:   // kDLCUDA
         case 13:  // kDLCUDAManaged
             device = CLARY_CUDA;
             break;
         default:
-            return invalid_argument(fmt::format("dl_tensor: device type {}; allowed: 1 and 3 (host memory), 2 and 13 "
-                                                "(CUDA)", from.device_type));
+            return invalid_argument(
+                fmt::format("dl_tensor: device type {}; allowed: 1 and 3 (host memory), 2 and 13 "
+                            "(CUDA)",
+                            from.device_type));
     }
     if (from.ndim < 1 || from.ndim > CLARY_MAX_DIMS)
         return invalid_argument(fmt::format("dl_tensor: {} dimensions; allowed: 1..{}", from.ndim, CLARY_MAX_DIMS));

@@ -7,7 +7,9 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
+#include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -52,7 +54,11 @@ class Context::Pool {
     void start_workers() {
         while (static_cast<int>(workers_.size()) < threads_ - 1) {
             const int index = static_cast<int>(workers_.size()) + 1;
-            workers_.emplace_back([this, index] { serve(index); });
+            try {
+                workers_.emplace_back([this, index] { serve(index); });
+            } catch (const std::system_error&) {
+                return;  // the system gives no more threads: fewer do the same work
+            }
         }
     }
 
@@ -92,13 +98,14 @@ class Context::Pool {
 };
 
 Context::Context(int threads) : threads_(threads > 0 ? threads : default_thread_count()) {
-    if (threads_ > 1) pool_ = std::make_unique<Pool>(threads_);
+    if (threads_ > 1) pool_ = new Pool(threads_);
 }
 
 // The copy of a parent's pool in a forked child is left alone: destroying the condition variables that its threads
 // wait on would wait for those threads for ever.
 Context::~Context() {
-    if (pool_ && !pool_->usable_here()) static_cast<void>(pool_.release());
+    Pool* const owned = pool_.load();
+    if (owned != nullptr && owned->usable_here()) delete owned;
 }
 
 int Context::default_thread_count() {
@@ -119,21 +126,25 @@ Context& Context::default_context() {
     return *context;
 }
 
+// The pool of this process. A forked child finds its parent's, whose locks may be held for ever in this copy: it leaves
+// that one alone and makes its own. Several threads may find that at once; one pool wins.
+Context::Pool& Context::pool() {
+    Pool* found = pool_.load(std::memory_order_acquire);
+    while (!found->usable_here()) {
+        auto fresh = std::make_unique<Pool>(threads_);
+        if (pool_.compare_exchange_strong(found, fresh.get(), std::memory_order_acq_rel)) return *fresh.release();
+    }
+    return *found;
+}
+
 void Context::parallel_for(int64_t pieces, const std::function<void(int64_t, int)>& work) {
     if (threads_ == 1 || pieces <= 1) {
         for (int64_t piece = 0; piece < pieces; ++piece) work(piece, 0);
         return;
     }
-    if (!pool_->usable_here()) {
-        static std::mutex replacing;
-        std::lock_guard lock(replacing);
-        if (!pool_->usable_here()) {
-            static_cast<void>(pool_.release());  // the parent's; its locks may be held for ever in this copy
-            pool_ = std::make_unique<Pool>(threads_);
-        }
-    }
-    std::lock_guard lock(pool_->turn());
-    pool_->run(pieces, work);
+    Pool& workers = pool();
+    std::lock_guard lock(workers.turn());
+    workers.run(pieces, work);
 }
 
 }  // namespace clary

@@ -3,9 +3,9 @@
 // alone, and each piece is computed by one thread from start to end.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
-#include <memory>
 
 namespace clary {
 
@@ -28,8 +28,9 @@ class Context {
 
   private:
     class Pool;
+    Pool& pool();
     int threads_;
-    std::unique_ptr<Pool> pool_;
+    std::atomic<Pool*> pool_{nullptr};  // owned; null with one thread
 };
 
 }  // namespace clary

@@ -5,10 +5,19 @@
 
 namespace clary {
 
-int64_t integer_at(const TensorView& vector, int64_t index) {
-    const int64_t at = index * vector.stride[0];
-    return vector.dtype == DType::kI64 ? static_cast<const int64_t*>(vector.data)[at]
-                                       : static_cast<const int32_t*>(vector.data)[at];
+namespace {
+
+int64_t integer(const TensorView& tensor, int64_t element) {
+    return tensor.dtype == DType::kI64 ? static_cast<const int64_t*>(tensor.data)[element]
+                                       : static_cast<const int32_t*>(tensor.data)[element];
+}
+
+}  // namespace
+
+int64_t integer_at(const TensorView& vector, int64_t index) { return integer(vector, index * vector.stride[0]); }
+
+int64_t integer_at(const TensorView& matrix, int64_t row, int64_t column) {
+    return integer(matrix, row * matrix.stride[0] + column * matrix.stride[1]);
 }
 
 Sequence sequence_of(const AttentionDesc& desc, int64_t b, int64_t kv_len_override) {
@@ -23,14 +32,18 @@ Sequence sequence_of(const AttentionDesc& desc, int64_t b, int64_t kv_len_overri
         s.kv_len = std::clamp<int64_t>(integer_at(desc.kv_lengths, b), 0, s.kv_len);
     if (kv_len_override >= 0) s.kv_len = kv_len_override;
     switch (desc.causal) {
-        case Causal::kTopLeft: s.offset = 0; break;
+        case Causal::kTopLeft:
+            s.offset = 0;
+            break;
         case Causal::kOffset:
             s.offset = desc.causal_offsets.given() && desc.causal_offsets.data != nullptr
                            ? integer_at(desc.causal_offsets, b)
                            : desc.causal_offset;
             break;
         case Causal::kNone:
-        case Causal::kBottomRight: s.offset = s.kv_len - s.q_len; break;
+        case Causal::kBottomRight:
+            s.offset = s.kv_len - s.q_len;
+            break;
     }
     return s;
 }
@@ -41,8 +54,7 @@ KeyRange key_range(const AttentionDesc& desc, const Sequence& sequence, int64_t 
     if (!desc.window.enabled) return range;
     range.keep_end = std::min(desc.window.keep, range.end);
     if (desc.window.left >= 0) range.begin = std::clamp<int64_t>(position - desc.window.left, 0, sequence.kv_len);
-    if (desc.window.right >= 0)
-        range.end = std::clamp<int64_t>(position + desc.window.right + 1, 0, range.end);
+    if (desc.window.right >= 0) range.end = std::clamp<int64_t>(position + desc.window.right + 1, 0, range.end);
     return range;
 }
 
@@ -50,8 +62,7 @@ const void* TokenAddress::operator()(int64_t token) const {
     int64_t batch = b;
     int64_t row = token_begin + token;
     if (paged) {
-        const TensorView& table = desc.block_table;
-        batch = static_cast<const int32_t*>(table.data)[b * table.stride[0] + row / desc.page_size * table.stride[1]];
+        batch = integer_at(desc.block_table, b, row / desc.page_size);
         row %= desc.page_size;
     }
     const int64_t element = batch * operand.batch_stride + h * operand.head_stride + row * operand.token_stride;

@@ -30,9 +30,9 @@ struct Window {
 struct AttentionDesc {
     int64_t batch = 0;  // sequences
     int64_t q_heads = 0, kv_heads = 0;
-    int64_t q_len = 0, kv_len = 0;            // of the longest sequence
-    int64_t head_dim = 0, head_dim_v = 0;     // of Q and K; of V and the output
-    int64_t q_tokens = 0, kv_tokens = 0;      // dense: q_len, kv_len (per batch item); varlen: all sequences together
+    int64_t q_len = 0, kv_len = 0;         // of the longest sequence
+    int64_t head_dim = 0, head_dim_v = 0;  // of Q and K; of V and the output
+    int64_t q_tokens = 0, kv_tokens = 0;   // dense: q_len, kv_len (per batch item); varlen: all sequences together
 
     Operand q, k, v, out;
     float* lse = nullptr;
@@ -42,17 +42,17 @@ struct AttentionDesc {
     double scale = 0;
     Causal causal = Causal::kNone;
     int64_t causal_offset = 0;
-    TensorView causal_offsets;  // int64 [batch]
+    TensorView causal_offsets;  // int32 or int64 [batch]
     Window window;
 
     MaskKind mask_kind = MaskKind::kNone;
-    TensorView mask;            // strides already 0 where broadcast; shape [batch, q_heads, q_len, kv_len]
-    TensorView kv_lengths;      // int32 or int64 [batch]
-    TensorView alibi_slopes;    // fp32 [q_heads]
-    TensorView sinks;           // fp32 [q_heads]
+    TensorView mask;                        // strides already 0 where broadcast; shape [batch, q_heads, q_len, kv_len]
+    TensorView kv_lengths;                  // int32 or int64 [batch]
+    TensorView alibi_slopes;                // fp32 [q_heads]
+    TensorView sinks;                       // fp32 [q_heads]
     TensorView cu_seqlens_q, cu_seqlens_k;  // int32 or int64 [batch + 1]
-    TensorView block_table;     // int32 [batch, max pages]
-    int64_t page_size = 0;      // 0: not paged
+    TensorView block_table;                 // int32 or int64 [batch, max pages]
+    int64_t page_size = 0;                  // 0: not paged
     TensorView c_k, c_q, q_base;
 
     Recipe recipe;
@@ -66,9 +66,9 @@ struct AttentionDesc {
 
 // One sequence of the batch. Host memory only: reads cu_seqlens, kv_lengths, causal_offsets.
 struct Sequence {
-    int64_t q_begin = 0, q_len = 0;    // q_begin: token offset within its batch item (0 unless varlen)
+    int64_t q_begin = 0, q_len = 0;  // q_begin: token offset within its batch item (0 unless varlen)
     int64_t kv_begin = 0, kv_len = 0;
-    int64_t offset = 0;                // position of query i is i + offset
+    int64_t offset = 0;  // position of query i is i + offset
 };
 // kv_len_override >= 0 replaces the length that the desc says (a cache knows its own).
 Sequence sequence_of(const AttentionDesc& desc, int64_t b, int64_t kv_len_override = -1);
@@ -81,8 +81,9 @@ struct KeyRange {
 };
 KeyRange key_range(const AttentionDesc& desc, const Sequence& sequence, int64_t position);
 
-// Element `index` of an int32 or int64 vector.
+// An element of an int32 or int64 vector or matrix.
 int64_t integer_at(const TensorView& vector, int64_t index);
+int64_t integer_at(const TensorView& matrix, int64_t row, int64_t column);
 
 // First element of token t of (sequence b, head h). The page is looked up where K and V are paged.
 struct TokenAddress {

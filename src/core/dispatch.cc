@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <set>
 
 namespace clary {
@@ -19,7 +20,8 @@ struct BackendQuery {
     }
     bool matches(const KernelRow& row) const {
         if (backend == "auto" && !arch.empty()) return false;
-        if (backend == "auto") return row.backend != std::string_view("reference") && row.backend != std::string_view("sim");
+        if (backend == "auto")
+            return row.backend != std::string_view("reference") && row.backend != std::string_view("sim");
         return backend == row.backend && (arch.empty() || arch == row.arch);
     }
 };
@@ -65,34 +67,42 @@ Status choose_kernel(std::span<const KernelTable> tables, std::string_view backe
                      AttentionDesc* desc, Choice* choice) {
     CLARY_RETURN_IF_ERROR(check_backend(tables, backend));
     const BackendQuery query(backend);
-    search(tables, query, *desc, choice);
-    if (choice->row || !recipe_is_auto) return Status::ok();
-    // The exact path takes what the quantized kernels do not (head dims above theirs).
-    desc->recipe = preset_recipe(Format::kFp32, Format::kFp32, Preset::kAccurate);
-    search(tables, query, *desc, choice);
+    if (!recipe_is_auto) {
+        search(tables, query, *desc, choice);
+        return Status::ok();
+    }
+    for (const RecipeFormats& formats : kAutoRecipes) {
+        desc->recipe = preset_recipe(formats.qk, formats.pv, Preset::kAccurate);
+        search(tables, query, *desc, choice);
+        if (choice->row) break;
+    }
     return Status::ok();
 }
 
 Status no_kernel(const AttentionDesc& desc, std::string_view backend, const Choice& choice) {
     if (choice.rejections.empty())
-        return unsupported(fmt::format("recipe: {} has no kernel on backend {}; see clary_explain, or use "
-                                       "backend reference", recipe_text(desc.recipe), backend));
-    // The last rejected row is the most general of its backend, so its reason is the one that helps.
-    const Rejection& last = choice.rejections.back();
+        return unsupported(
+            fmt::format("recipe: {} has no kernel on backend {}; see clary_explain, or use "
+                        "backend reference",
+                        recipe_text(desc.recipe), backend));
+    // What the problem lacks helps more than what the machine lacks; the last row is the most general of its backend.
+    const auto about_problem = [](const Rejection& rejection) { return rejection.row->usable().empty(); };
+    const auto found = std::find_if(choice.rejections.rbegin(), choice.rejections.rend(), about_problem);
+    const Rejection& last = found == choice.rejections.rend() ? choice.rejections.back() : *found;
     return unsupported(fmt::format("{} ({})", last.reason, last.row->name));
 }
 
 int64_t one_shot_workspace(const KernelRow& row, const AttentionDesc& desc, const Context& context) {
     if (row.attention) return 0;
-    return packed_q_layout(desc).bytes + packed_kv_layout(desc, 0).bytes + row.workspace(desc, context);
+    return row.q_layout(desc).bytes + row.kv_layout(desc, 0).bytes + row.workspace(desc, context);
 }
 
 Status run_one_shot(const KernelRow& row, const Call& call) {
     if (row.attention) return row.attention(call);
     auto* const packed_q = static_cast<char*>(call.workspace);
-    char* const packed_kv = packed_q + packed_q_layout(call.desc).bytes;
+    char* const packed_kv = packed_q + row.q_layout(call.desc).bytes;
     Call inner = call;
-    inner.workspace = packed_kv + packed_kv_layout(call.desc, 0).bytes;
+    inner.workspace = packed_kv + row.kv_layout(call.desc, 0).bytes;
     CLARY_RETURN_IF_ERROR(row.quantize(inner, 0, packed_q, packed_kv, nullptr));
     return row.attend(inner, 0, packed_q, packed_kv);
 }

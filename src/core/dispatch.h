@@ -16,8 +16,8 @@ struct Rejection {
 };
 
 struct Choice {
-    const KernelRow* row = nullptr;      // null: none
-    std::vector<Rejection> rejections;   // of the rows before it that are of the asked backend and recipe
+    const KernelRow* row = nullptr;     // null: none
+    std::vector<Rejection> rejections;  // of the rows before it that are of the asked backend and recipe
 };
 
 // `backend`: "auto", "<backend>" or "<backend>:<arch>". "auto" never picks the reference or a simulator.

@@ -12,9 +12,14 @@ namespace clary {
 inline float load_element(const void* at, DType dtype) {
     uint16_t half = 0;
     switch (dtype) {
-        case DType::kF16: std::memcpy(&half, at, sizeof(half)); return numerics::Fp16{half}.to_float();
-        case DType::kBF16: std::memcpy(&half, at, sizeof(half)); return numerics::Bf16{half}.to_float();
-        default: break;
+        case DType::kF16:
+            std::memcpy(&half, at, sizeof(half));
+            return numerics::Fp16{half}.to_float();
+        case DType::kBF16:
+            std::memcpy(&half, at, sizeof(half));
+            return numerics::Bf16{half}.to_float();
+        default:
+            break;
     }
     float value = 0;
     std::memcpy(&value, at, sizeof(value));
@@ -24,9 +29,15 @@ inline float load_element(const void* at, DType dtype) {
 inline void store_element(void* at, DType dtype, float value) {
     uint16_t half = 0;
     switch (dtype) {
-        case DType::kF16: half = numerics::Fp16::from_float(value).bits; break;
-        case DType::kBF16: half = numerics::Bf16::from_float(value).bits; break;
-        default: std::memcpy(at, &value, sizeof(value)); return;
+        case DType::kF16:
+            half = numerics::Fp16::from_float(value).bits;
+            break;
+        case DType::kBF16:
+            half = numerics::Bf16::from_float(value).bits;
+            break;
+        default:
+            std::memcpy(at, &value, sizeof(value));
+            return;
     }
     std::memcpy(at, &half, sizeof(half));
 }

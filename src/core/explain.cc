@@ -26,8 +26,9 @@ std::vector<std::string> warnings(const AttentionDesc& desc) {
     std::vector<std::string> texts;
     const Recipe& recipe = desc.recipe;
     if (recipe.pv == Format::kInt8 && recipe.v_scale != VScale::kToken)
-        texts.push_back("V scale per channel: an attention sink rounds the other keys of its tile to zero; "
-                        "the preset accurate does not have this weakness");
+        texts.push_back(
+            "V scale per channel: an attention sink rounds the other keys of its tile to zero; "
+            "the preset accurate does not have this weakness");
     if (recipe.quantized() && !recipe.smooth_k && !recipe.smooth_q)
         texts.push_back("no smoothing: a channel bias of K or Q ruins INT8 scores");
     return texts;
@@ -49,7 +50,8 @@ std::string explain_json(const AttentionDesc& desc, std::string_view backend, co
                          std::span<const KernelTable> tables, const Context& context) {
     std::vector<std::string> others;
     for (const Rejection& rejection : choice.rejections)
-        others.push_back(fmt::format(R"({{"kernel":"{}","reason":{}}})", rejection.row->name, quoted(rejection.reason)));
+        others.push_back(
+            fmt::format(R"({{"kernel":"{}","reason":{}}})", rejection.row->name, quoted(rejection.reason)));
     for (const KernelTable& table : tables)
         for (const KernelRow& row : table) {
             const bool listed = &row == choice.row || std::any_of(choice.rejections.begin(), choice.rejections.end(),
@@ -60,24 +62,24 @@ std::string explain_json(const AttentionDesc& desc, std::string_view backend, co
                 reason = fmt::format("is a kernel of another recipe, {}_{}", format_name(row.qk), format_name(row.pv));
             if (reason.empty()) reason = row.supports(desc);
             if (reason.empty())
-                reason = row.backend == std::string_view("reference") ? "runs only when asked for by name"
-                         : choice.row                                  ? "ranks behind the chosen kernel"
-                                                                       : fmt::format("is not of backend {}", backend);
+                reason = row.backend == std::string_view("reference")  ? "runs only when asked for by name"
+                         : backend != "auto" && backend != row.backend ? fmt::format("is not of backend {}", backend)
+                                                                       : "ranks behind the chosen kernel";
             others.push_back(fmt::format(R"({{"kernel":"{}","reason":{}}})", row.name, quoted(reason)));
         }
     std::vector<std::string> warned;
     for (const std::string& text : warnings(desc)) warned.push_back(quoted(text));
 
-    std::string json = fmt::format(R"({{"recipe":{},"kernel":{},"backend":{})", quoted(recipe_text(desc.recipe)),
-                                   choice.row ? quoted(choice.row->name) : "null",
-                                   choice.row ? quoted(choice.row->backend) : "null");
+    std::string json =
+        fmt::format(R"({{"recipe":{},"kernel":{},"backend":{})", quoted(recipe_text(desc.recipe)),
+                    choice.row ? quoted(choice.row->name) : "null", choice.row ? quoted(choice.row->backend) : "null");
     json += fmt::format(R"(,"problem":{{"batch":{},"q_heads":{},"kv_heads":{},"q_len":{},"kv_len":{},"head_dim":{},)"
                         R"("head_dim_v":{},"scale":{},"varlen":{},"paged":{}}})",
                         desc.batch, desc.q_heads, desc.kv_heads, desc.q_len, desc.kv_len, desc.head_dim,
                         desc.head_dim_v, desc.scale, desc.varlen(), desc.page_size > 0);
     if (choice.row) {
         const bool packs = choice.row->attention == nullptr;
-        const int64_t packed = packs ? packed_q_layout(desc).bytes + packed_kv_layout(desc, 0).bytes : 0;
+        const int64_t packed = packs ? choice.row->q_layout(desc).bytes + choice.row->kv_layout(desc, 0).bytes : 0;
         json += fmt::format(R"(,"threads":{},"workspace_bytes":{},"packed_bytes":{},"phase_workspace_bytes":{})"
                             R"(,"bytes_moved":{})",
                             context.threads(), one_shot_workspace(*choice.row, desc, context), packed,
@@ -87,8 +89,8 @@ std::string explain_json(const AttentionDesc& desc, std::string_view backend, co
         json += fmt::format(R"(,"expected_rel_l1":{{"language_model_median":{},"language_model_worst_layer":{},)"
                             R"("normal":{}}})",
                             expected->real_median, expected->real_worst, expected->normal);
-    return json + fmt::format(R"(,"warnings":[{}],"other_kernels":[{}]}})", fmt::join(warned, ","),
-                              fmt::join(others, ","));
+    return json +
+           fmt::format(R"(,"warnings":[{}],"other_kernels":[{}]}})", fmt::join(warned, ","), fmt::join(others, ","));
 }
 
 }  // namespace clary

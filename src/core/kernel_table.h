@@ -32,14 +32,17 @@ struct KernelRow {
     // "" when the kernel takes the problem (recipe's options included), else the argument, its value and what is allowed.
     std::string (*supports)(const AttentionDesc& desc);
 
-    // Two-phase kernels. Packed buffers follow packed_q_layout() and packed_kv_layout().
+    // Two-phase kernels: the layouts that they read (packed.h has those of the CPU), and the phases. What a caller could
+    // get wrong about a buffer has been checked (two_phase.h).
+    PackedLayout (*q_layout)(const AttentionDesc& desc);
+    PackedLayout (*kv_layout)(const AttentionDesc& desc, int64_t kv_capacity);
     int64_t (*workspace)(const AttentionDesc& desc, const Context& context);  // bytes that each of the three needs
     // packed_q or packed_kv may be null. With packed_kv null, `ready` holds the K and V that Q will attend to.
     Status (*quantize)(const Call& call, int64_t kv_capacity, void* packed_q, void* packed_kv, const void* ready);
     Status (*attend)(const Call& call, int64_t kv_capacity, const void* packed_q, const void* packed_kv);
     Status (*append)(const Call& call, int64_t kv_capacity, void* packed_kv);
 
-    // One-shot kernels (the reference): everything in one call, no packed format; then the four above are null.
+    // One-shot kernels (the reference): everything in one call, no packed format; then the six above are null.
     Status (*attention)(const Call& call);
 };
 

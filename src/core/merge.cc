@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/merge.h"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "core/element.h"
+#include "numerics/log_add_exp.h"
 
 namespace clary {
 namespace {
@@ -14,16 +14,39 @@ struct Weights {
     float a, b, lse;
 };
 
-// Shares of the two sides: exp(lse - max) over their sum. An empty side (-inf) has share 0, also beside another one.
+// Shares of the two sides. An empty side (-inf) has share 0, also beside another one.
 Weights weights(float lse_a, float lse_b) {
-    if (std::isnan(lse_a) || std::isnan(lse_b)) {
-        const float nan = std::numeric_limits<float>::quiet_NaN();
-        return {nan, nan, nan};
+    const double lse = numerics::log_add_exp(lse_a, lse_b);
+    if (lse == -std::numeric_limits<double>::infinity()) return {0, 0, lse_a};
+    return {static_cast<float>(std::exp(lse_a - lse)), static_cast<float>(std::exp(lse_b - lse)),
+            static_cast<float>(lse)};
+}
+
+// Dense or packed views with the axes of dense ones: packed [T, H, D] and [H, T] as [1, H, T, D] and [1, H, T].
+TensorView dense_axes(const TensorView& packed) {
+    if (packed.ndim == 4) return packed;
+    TensorView view = packed;
+    const int order[] = {1, 0, 2};
+    view.ndim = 4;
+    view.shape[0] = 1;
+    view.stride[0] = 0;
+    for (int axis = 0; axis < 3; ++axis) {
+        view.shape[axis + 1] = packed.shape[order[axis]];
+        view.stride[axis + 1] = packed.stride[order[axis]];
     }
-    const float top = std::max(lse_a, lse_b);
-    if (top == -std::numeric_limits<float>::infinity()) return {0, 0, top};
-    const float a = std::exp(lse_a - top), b = std::exp(lse_b - top);
-    return {a / (a + b), b / (a + b), top + std::log(a + b)};
+    return view;
+}
+TensorView dense_lse_axes(const TensorView& packed) {
+    if (packed.ndim == 3) return packed;
+    TensorView view = packed;
+    view.ndim = 3;
+    for (int axis = 2; axis > 0; --axis) {
+        view.shape[axis] = packed.shape[axis - 1];
+        view.stride[axis] = packed.stride[axis - 1];
+    }
+    view.shape[0] = 1;
+    view.stride[0] = 0;
+    return view;
 }
 
 int64_t offset(const TensorView& t, const int64_t (&index)[4], int axes) {
@@ -34,7 +57,10 @@ int64_t offset(const TensorView& t, const int64_t (&index)[4], int axes) {
 
 }  // namespace
 
-void merge(const TensorView& out_a, const TensorView& lse_a, const TensorView& out_b, const TensorView& lse_b) {
+void merge(const TensorView& given_out_a, const TensorView& given_lse_a, const TensorView& given_out_b,
+           const TensorView& given_lse_b) {
+    const TensorView out_a = dense_axes(given_out_a), out_b = dense_axes(given_out_b);
+    const TensorView lse_a = dense_lse_axes(given_lse_a), lse_b = dense_lse_axes(given_lse_b);
     int64_t i[4] = {};
     for (i[0] = 0; i[0] < out_a.shape[0]; ++i[0])
         for (i[1] = 0; i[1] < out_a.shape[1]; ++i[1])

@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <initializer_list>
+#include <stdexcept>
 #include <string>
 
 namespace clary {
@@ -19,11 +20,14 @@ class LayoutBuilder {
         layout_.tile = desc.recipe.tile;
         layout_.is_kv = is_kv;
         const std::string text = recipe_text(desc.recipe);
+        if (text.size() >= sizeof(layout_.recipe)) throw std::logic_error("a recipe's text is too long for a layout");
         std::strncpy(layout_.recipe, text.c_str(), sizeof(layout_.recipe) - 1);
         add("header", DType::kU8, {sizeof(PackedHeader)});
     }
 
     void add(const char* name, DType dtype, std::initializer_list<int64_t> shape) {
+        if (layout_.section_count == CLARY_MAX_SECTIONS)
+            throw std::logic_error("more sections than CLARY_MAX_SECTIONS");
         clary_section& s = layout_.sections[layout_.section_count++];
         std::strncpy(s.name, name, sizeof(s.name) - 1);
         s.dtype = static_cast<int32_t>(dtype);
@@ -44,49 +48,105 @@ class LayoutBuilder {
 
 DType storage(Format format) {
     switch (format) {
-        case Format::kFp16: return DType::kF16;
-        case Format::kBf16: return DType::kBF16;
-        case Format::kFp32: return DType::kF32;
-        case Format::kFp8: return DType::kE4M3;
-        default: return DType::kI8;
+        case Format::kFp16:
+            return DType::kF16;
+        case Format::kBf16:
+            return DType::kBF16;
+        case Format::kFp32:
+            return DType::kF32;
+        case Format::kFp8:
+            return DType::kE4M3;
+        default:
+            return DType::kI8;
     }
 }
 
-// FNV-1a over what the layout says, field by field (a struct's padding has no value).
-uint64_t fingerprint(const PackedLayout& layout) {
-    uint64_t hash = 0xcbf29ce484222325u;
-    const auto mix = [&](const void* data, size_t size) {
-        for (size_t i = 0; i < size; ++i)
-            hash = (hash ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001b3u;
-    };
-    mix(layout.recipe, sizeof(layout.recipe));
-    mix(&layout.bytes, sizeof(layout.bytes));
+constexpr uint64_t kFormat = 0x0001'59524c43;  // version 1, "CLRY"
+
+// FNV-1a, field by field (a struct's padding has no value).
+class Hash {
+  public:
+    template <typename T>
+    Hash& mix(const T* data, int64_t count) {
+        const auto* bytes = reinterpret_cast<const unsigned char*>(data);
+        for (size_t i = 0; i < static_cast<size_t>(count) * sizeof(T); ++i)
+            value_ = (value_ ^ bytes[i]) * 0x100000001b3u;
+        return *this;
+    }
+    uint64_t value() const { return value_; }
+
+  private:
+    uint64_t value_ = 0xcbf29ce484222325u;
+};
+
+uint64_t layout_id(const PackedLayout& layout) {
+    Hash hash;
+    hash.mix(layout.recipe, sizeof(layout.recipe)).mix(&layout.bytes, 1);
     for (int32_t i = 0; i < layout.section_count; ++i) {
         const clary_section& s = layout.sections[i];
-        mix(s.name, sizeof(s.name));
-        mix(&s.dtype, sizeof(s.dtype));
-        mix(s.shape, sizeof(s.shape));
+        hash.mix(s.name, sizeof(s.name)).mix(&s.dtype, 1).mix(s.shape, CLARY_MAX_DIMS);
     }
-    return hash;
+    return hash.value();
+}
+
+uint64_t sequences_id(const AttentionDesc& desc) {
+    if (!desc.varlen()) return 0;
+    Hash hash;
+    for (const TensorView* cu : {&desc.cu_seqlens_q, &desc.cu_seqlens_k})
+        for (int64_t b = 0; b <= desc.batch; ++b) {
+            const int64_t at = integer_at(*cu, b);
+            hash.mix(&at, 1);
+        }
+    return hash.value();
 }
 
 }  // namespace
 
-void write_header(const AttentionDesc& desc, const PackedLayout& layout, void* buffer) {
-    const PackedHeader header{fingerprint(layout), desc.scale};
+PackedHeader header_of(const PackedLayout& layout, const void* buffer) {
+    PackedHeader header;
+    std::memcpy(&header, section<void>(layout, buffer, "header"), sizeof(header));
+    return header;
+}
+
+void write_header(const AttentionDesc& desc, const PackedLayout& layout, void* buffer, uint64_t vectors) {
+    const PackedHeader header{kFormat, layout_id(layout), sequences_id(desc), vectors, desc.scale};
     std::memcpy(section<void>(layout, buffer, "header"), &header, sizeof(header));
 }
 
 Status check_header(const char* name, const AttentionDesc& desc, const PackedLayout& layout, const void* buffer) {
-    PackedHeader header;
-    std::memcpy(&header, section<void>(layout, buffer, "header"), sizeof(header));
-    if (header.fingerprint != fingerprint(layout))
-        return invalid_argument(fmt::format("{}: was not packed for these shapes, capacity and recipe {}; allowed: what "
-                                            "clary_quantize wrote for the same parameters", name, layout.recipe));
+    const PackedHeader header = header_of(layout, buffer);
+    if (header.format != kFormat)
+        return invalid_argument(
+            fmt::format("{}: is not a packed buffer of this version; allowed: what clary_quantize "
+                        "wrote",
+                        name));
+    if (header.layout != layout_id(layout))
+        return invalid_argument(
+            fmt::format("{}: was not packed for these shapes, capacity and recipe {}; allowed: what "
+                        "clary_quantize wrote for the same parameters",
+                        name, layout.recipe));
+    if (header.sequences != sequences_id(desc))
+        return invalid_argument(
+            fmt::format("cu_seqlens: differ from those that {} was packed with; allowed: the same", name));
     if (header.scale != desc.scale)
         return invalid_argument(fmt::format("scale: {}, but {} was packed with {}; allowed: the same scale", desc.scale,
                                             name, header.scale));
     return Status::ok();
+}
+
+uint64_t vectors_id(const PackedLayout& kv_layout, const void* packed_kv) {
+    Hash hash;
+    bool any = false;
+    for (const char* name : {"c_k", "c_q", "q_base"})
+        for (int32_t i = 0; i < kv_layout.section_count; ++i) {
+            const clary_section& s = kv_layout.sections[i];
+            if (std::string_view(s.name) != name) continue;
+            int64_t count = 1;
+            for (int32_t axis = 0; axis < s.ndim; ++axis) count *= s.shape[axis];
+            hash.mix(section<float>(kv_layout, packed_kv, name), count);
+            any = true;
+        }
+    return any ? hash.value() : 0;
 }
 
 PackedRows packed_q_rows(const AttentionDesc& desc) { return {desc.q_tokens, desc.varlen(), 0}; }
@@ -137,10 +197,15 @@ PackedLayout packed_kv_layout(const AttentionDesc& desc, int64_t kv_capacity) {
         layout.add("v_codes", storage(recipe.pv), {items, heads, tiles, dim_v, recipe.tile});
     switch (recipe.v_scale) {
         case VScale::kNone:
-            if (recipe.pv == Format::kFp16 && recipe.quantized()) layout.add("v_scale", DType::kF32, {items, heads, tiles});
+            if (recipe.pv == Format::kFp16 && recipe.quantized())
+                layout.add("v_scale", DType::kF32, {items, heads, tiles});
             break;
-        case VScale::kChannel: layout.add("v_scale", DType::kF32, {desc.batch, heads, dim_v}); break;
-        case VScale::kChannelTile: layout.add("v_scale", DType::kF32, {items, heads, tiles, dim_v}); break;
+        case VScale::kChannel:
+            layout.add("v_scale", DType::kF32, {desc.batch, heads, dim_v});
+            break;
+        case VScale::kChannelTile:
+            layout.add("v_scale", DType::kF32, {items, heads, tiles, dim_v});
+            break;
         case VScale::kToken:
             layout.add("v_scale", DType::kF32, {items, heads, tiles});
             layout.add("v_weight", DType::kU8, {items, heads, rows});

@@ -40,12 +40,18 @@ constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + mu
 
 // The first section of every packed buffer: what it was packed as, so that reading it as something else is refused.
 struct PackedHeader {
-    uint64_t fingerprint;  // of the layout: recipe, shapes, sections
-    double scale;          // the key bias is an integer in units that hold the softmax scale
+    uint64_t format;     // magic and version of the packed format
+    uint64_t layout;     // hash of recipe, shapes and sections
+    uint64_t sequences;  // hash of cu_seqlens; 0 for dense problems
+    uint64_t vectors;    // vectors_id() of the K and V: the same in a packed Q that was quantized against them
+    double scale;        // the key bias is an integer in units that hold the softmax scale
 };
-void write_header(const AttentionDesc& desc, const PackedLayout& layout, void* buffer);
-// `name`: the argument that the message blames.
+PackedHeader header_of(const PackedLayout& layout, const void* buffer);
+void write_header(const AttentionDesc& desc, const PackedLayout& layout, void* buffer, uint64_t vectors);
+// Everything but `vectors`. `name`: the argument that the message blames.
 Status check_header(const char* name, const AttentionDesc& desc, const PackedLayout& layout, const void* buffer);
+// Hash of the smoothing vectors and the base of Q's scales in a packed K and V; 0 where a recipe has none.
+uint64_t vectors_id(const PackedLayout& kv_layout, const void* packed_kv);
 
 // Start of a section in `buffer`; null where the layout has no such section.
 template <typename T>

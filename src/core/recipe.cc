@@ -26,9 +26,12 @@ struct Flag {
     bool Recipe::*field;
 };
 constexpr std::array kFlags = {
-    Flag{"smooth_k", &Recipe::smooth_k},   Flag{"smooth_q", &Recipe::smooth_q},
-    Flag{"smooth_q_block", &Recipe::smooth_q_block}, Flag{"smooth_v", &Recipe::smooth_v},
-    Flag{"rotate", &Recipe::rotate_qk},    Flag{"rotate_v", &Recipe::rotate_v},
+    Flag{"smooth_k", &Recipe::smooth_k},
+    Flag{"smooth_q", &Recipe::smooth_q},
+    Flag{"smooth_q_block", &Recipe::smooth_q_block},
+    Flag{"smooth_v", &Recipe::smooth_v},
+    Flag{"rotate", &Recipe::rotate_qk},
+    Flag{"rotate_v", &Recipe::rotate_v},
 };
 
 // Finds `word` in a name table; the failure names the allowed set.
@@ -89,11 +92,23 @@ Status check(const Recipe& r) {
     const bool int_qk = r.qk == Format::kInt8 || r.qk == Format::kInt4;
     if (!r.quantized() && (r.smooth_k || r.smooth_q || r.smooth_q_block || r.rotate_qk || r.smooth_v || r.rotate_v))
         return invalid_argument(fmt::format("recipe: {} is exact and takes no smoothing and no rotation", name));
+    const Recipe plain;
+    if (!r.quantized() && (r.granularity != plain.granularity || r.family != plain.family))
+        return invalid_argument(
+            fmt::format("recipe: {} is exact and has no scales; granularity and family are not allowed", name));
+    if (r.family != plain.family &&
+        (r.granularity == Granularity::kPerTensor || r.granularity == Granularity::kPerToken))
+        return invalid_argument(
+            fmt::format("recipe: granularity={} knows no tiles; allowed with a family: per_block, "
+                        "per_warp, per_thread, fine",
+                        granularity_name(r.granularity)));
     if (r.smooth_q && r.smooth_q_block)
         return invalid_argument("recipe: smooth_q and smooth_q_block exclude each other");
     if (r.smooth_q && !int_qk)
-        return invalid_argument(fmt::format("recipe: smooth_q needs int8 or int4 Q and K, not {}; "
-                                            "allowed there: smooth_q_block", format_name(r.qk)));
+        return invalid_argument(
+            fmt::format("recipe: smooth_q needs int8 or int4 Q and K, not {}; "
+                        "allowed there: smooth_q_block",
+                        format_name(r.qk)));
     if (v_quantized == (r.v_scale == VScale::kNone))
         return invalid_argument(fmt::format("recipe: v_scale={} does not fit {} V; allowed: {}",
                                             v_scale_name(r.v_scale), format_name(r.pv),
@@ -104,13 +119,15 @@ Status check(const Recipe& r) {
         return invalid_argument("recipe: v_scale=token and smooth_q_block exclude each other");
     const Accumulator a = r.accumulator;
     const bool fp16_pv = r.pv == Format::kFp16, fp8_pv = r.pv == Format::kFp8;
-    const bool fits = a == Accumulator::kFp32 || (fp16_pv && (a == Accumulator::kFp16 || a == Accumulator::kFp16Fp32)) ||
+    const bool fits = a == Accumulator::kFp32 ||
+                      (fp16_pv && (a == Accumulator::kFp16 || a == Accumulator::kFp16Fp32)) ||
                       (fp8_pv && (a == Accumulator::kFp32Fp32 || a == Accumulator::kFp32Fp16));
     if (!fits)
         return invalid_argument(fmt::format("recipe: accum={} does not fit {} PV; allowed: {}", accumulator_name(a),
                                             format_name(r.pv),
-                                            fp16_pv ? "fp32, fp16, fp16_fp32" : fp8_pv ? "fp32, fp32_fp32, fp32_fp16"
-                                                                                       : "fp32"));
+                                            fp16_pv  ? "fp32, fp16, fp16_fp32"
+                                            : fp8_pv ? "fp32, fp32_fp32, fp32_fp16"
+                                                     : "fp32"));
     return Status::ok();
 }
 
@@ -124,9 +141,12 @@ const char* granularity_name(Granularity granularity) { return kGranularityNames
 
 const numerics::TileFamily& tile_family(Family family) {
     switch (family) {
-        case Family::kMma16: return numerics::kMmaFamily16;
-        case Family::kSm90: return numerics::kSm90Family;
-        case Family::kMma: break;
+        case Family::kMma16:
+            return numerics::kMmaFamily16;
+        case Family::kSm90:
+            return numerics::kSm90Family;
+        case Family::kMma:
+            break;
     }
     return numerics::kMmaFamily;
 }
@@ -157,9 +177,11 @@ Recipe preset_recipe(Format qk, Format pv, Preset preset) {
                 r.v_scale = VScale::kToken;
             }
             // With 16-bit P and V the scores are the error that is left, and a scale per key is worth it.
-            if (qk == Format::kInt8 && (pv == Format::kFp16 || pv == Format::kBf16)) r.granularity = Granularity::kPerToken;
+            if (qk == Format::kInt8 && (pv == Format::kFp16 || pv == Format::kBf16))
+                r.granularity = Granularity::kPerToken;
             break;
-        case Preset::kFast: break;
+        case Preset::kFast:
+            break;
         case Preset::kSage2:
             r.granularity = Granularity::kPerThread;
             r.smooth_q_block = qk != Format::kInt8;
@@ -178,10 +200,13 @@ std::string recipe_text(const Recipe& recipe) {
     std::string text = recipe_name(recipe);
     if (recipe.quantized()) text += fmt::format(":{}", preset_name(recipe.preset));
     for (const Flag& flag : kFlags)
-        if (recipe.*flag.field != base.*flag.field) text += fmt::format("+{}{}", recipe.*flag.field ? "" : "no_", flag.name);
+        if (recipe.*flag.field != base.*flag.field)
+            text += fmt::format("+{}{}", recipe.*flag.field ? "" : "no_", flag.name);
     if (recipe.tile != base.tile) text += fmt::format("+tile={}", recipe.tile);
-    if (recipe.granularity != base.granularity) text += fmt::format("+granularity={}", granularity_name(recipe.granularity));
-    if (recipe.family != base.family) text += fmt::format("+family={}", kFamilyNames[static_cast<size_t>(recipe.family)]);
+    if (recipe.granularity != base.granularity)
+        text += fmt::format("+granularity={}", granularity_name(recipe.granularity));
+    if (recipe.family != base.family)
+        text += fmt::format("+family={}", kFamilyNames[static_cast<size_t>(recipe.family)]);
     if (recipe.v_scale != base.v_scale) text += fmt::format("+v_scale={}", v_scale_name(recipe.v_scale));
     if (recipe.accumulator != base.accumulator) text += fmt::format("+accum={}", accumulator_name(recipe.accumulator));
     return text;
@@ -195,7 +220,8 @@ Status parse_recipe(std::string_view text, Recipe* recipe) {
     std::optional<RecipeFormats> formats;
     for (const RecipeFormats& known : kRecipes)
         if (name == fmt::format("{}_{}", format_name(known.qk), format_name(known.pv))) formats = known;
-    if (!formats) return invalid_argument(fmt::format("recipe: unknown name '{}'; allowed: auto, {}", name, recipe_list()));
+    if (!formats)
+        return invalid_argument(fmt::format("recipe: unknown name '{}'; allowed: auto, {}", name, recipe_list()));
 
     Preset preset = Preset::kAccurate;
     if (rest.starts_with(':')) {
@@ -204,8 +230,10 @@ Status parse_recipe(std::string_view text, Recipe* recipe) {
         rest = rest.substr(end);
     }
     if (!has_preset(formats->qk, formats->pv, preset))
-        return invalid_argument(fmt::format("recipe: {} has no preset {}, as upstream has no such recipe; "
-                                            "allowed: accurate, fast", name, preset_name(preset)));
+        return invalid_argument(
+            fmt::format("recipe: {} has no preset {}, as upstream has no such recipe; "
+                        "allowed: accurate, fast",
+                        name, preset_name(preset)));
     Recipe parsed = preset_recipe(formats->qk, formats->pv, preset);
     while (!rest.empty()) {
         rest.remove_prefix(1);  // '+'

@@ -38,7 +38,7 @@ struct Recipe {
     bool smooth_v = false;
     bool rotate_qk = false;
     bool rotate_v = false;
-    int32_t tile = 128;  // keys: 64 or 128
+    int32_t tile = 128;                 // keys: 64 or 128
     Preset preset = Preset::kAccurate;  // where the options started from; only a name
 
     bool quantized() const { return qk == Format::kInt8 || qk == Format::kInt4 || qk == Format::kFp4; }
@@ -50,11 +50,11 @@ struct Recipe {
 const numerics::TileFamily& tile_family(Family family);
 
 // The recipes that exist, best known first: "int8_int8", "int8_fp16", ... (without presets).
-std::string recipe_name(const Recipe& recipe);                      // "int8_int8"
-std::string recipe_text(const Recipe& recipe);                      // "int8_int8:accurate+tile=64"
-Status parse_recipe(std::string_view text, Recipe* recipe);         // the inverse; unknown words name the allowed set
-bool has_preset(Format qk, Format pv, Preset preset);               // sage2 exists only where upstream has the recipe
-Recipe preset_recipe(Format qk, Format pv, Preset preset);          // has_preset() must hold
+std::string recipe_name(const Recipe& recipe);               // "int8_int8"
+std::string recipe_text(const Recipe& recipe);               // "int8_int8:accurate+tile=64"
+Status parse_recipe(std::string_view text, Recipe* recipe);  // the inverse; unknown words name the allowed set
+bool has_preset(Format qk, Format pv, Preset preset);        // sage2 exists only where upstream has the recipe
+Recipe preset_recipe(Format qk, Format pv, Preset preset);   // has_preset() must hold
 
 struct RecipeFormats {
     Format qk, pv;
@@ -65,6 +65,10 @@ inline constexpr RecipeFormats kRecipes[] = {
     {Format::kInt4, Format::kFp8},  {Format::kFp4, Format::kFp4},   {Format::kFp16, Format::kFp16},
     {Format::kBf16, Format::kBf16}, {Format::kFp32, Format::kFp32},
 };
+
+// What "auto" stands for: the first of these that a kernel takes; the exact path serves what the quantized kernels do
+// not (head dims above theirs).
+inline constexpr RecipeFormats kAutoRecipes[] = {{Format::kInt8, Format::kInt8}, {Format::kFp32, Format::kFp32}};
 
 const char* format_name(Format format);
 const char* preset_name(Preset preset);

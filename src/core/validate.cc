@@ -37,20 +37,32 @@ Status check_tensor(const char* name, const clary_tensor& t, std::initializer_li
     if (t.device < 0 || t.device > CLARY_MACA)
         return invalid_argument(fmt::format("{}: device {}; allowed: 0 (cpu), 1 (cuda), 2 (maca)", name, t.device));
     int64_t elements = 1;
+    bool empty = false;
     for (int i = 0; i < t.ndim; ++i) {
         if (t.shape[i] < 0 || t.shape[i] > kMaxExtent)
             return invalid_argument(fmt::format("{}: shape[{}] is {}; allowed: 0..2^40", name, i, t.shape[i]));
-        if (t.shape[i] > 0 && elements > kMaxElements / t.shape[i])
-            return invalid_argument(fmt::format("{}: shape {} has more than 2^46 elements", name,
-                                                shape_text(view_of(t))));
-        elements *= t.shape[i];
+        if (elements > kMaxElements / std::max<int64_t>(t.shape[i], 1))
+            return invalid_argument(
+                fmt::format("{}: shape {} has more than 2^46 elements", name, shape_text(view_of(t))));
+        elements *= std::max<int64_t>(t.shape[i], 1);  // an empty axis must not hide the others
+        empty |= t.shape[i] == 0;
     }
-    if (need_data && elements > 0 && t.data == nullptr)
-        return invalid_argument(fmt::format("{}: data is null", name));
+    int64_t reach = 0;  // elements from the first to the farthest one
+    for (int i = 0; i < t.ndim; ++i) {
+        int64_t span = 0;
+        if (t.stride[i] < -kMaxElements || t.stride[i] > kMaxElements ||
+            __builtin_mul_overflow(std::max<int64_t>(t.shape[i] - 1, 0), std::abs(t.stride[i]), &span) ||
+            __builtin_add_overflow(reach, span, &reach) || reach > kMaxElements)
+            return invalid_argument(
+                fmt::format("{}: stride[{}] is {} along {} elements; allowed: a tensor that spans less "
+                            "than 2^46 elements",
+                            name, i, t.stride[i], t.shape[i]));
+    }
+    if (need_data && !empty && t.data == nullptr) return invalid_argument(fmt::format("{}: data is null", name));
     const auto size = static_cast<uintptr_t>(dtype_size(dtype));
     if (reinterpret_cast<uintptr_t>(t.data) % size != 0)
-        return invalid_argument(fmt::format("{}: data {} is not aligned to its {} bytes an element", name,
-                                            fmt::ptr(t.data), size));
+        return invalid_argument(
+            fmt::format("{}: data {} is not aligned to its {} bytes an element", name, fmt::ptr(t.data), size));
     return Status::ok();
 }
 
@@ -65,8 +77,8 @@ Status check_writable(const char* name, const clary_tensor& t) {
         if (t.shape[i] == 0) return Status::ok();  // nothing will be written; strides of empty tensors are often 0
     for (int i = 0; i < t.ndim; ++i)
         if (t.shape[i] > 1 && t.stride[i] == 0)
-            return invalid_argument(fmt::format("{}: stride[{}] is 0 along {} elements; an output cannot broadcast",
-                                                name, i, t.shape[i]));
+            return invalid_argument(
+                fmt::format("{}: stride[{}] is 0 along {} elements; an output cannot broadcast", name, i, t.shape[i]));
     return Status::ok();
 }
 
@@ -116,9 +128,13 @@ class Validator {
             if (value < 1 || value > kMaxHeadDim)
                 return invalid_argument(fmt::format("{} is {}; allowed: 1..{}", name, value, kMaxHeadDim));
         if (d_.kv_heads < 1 || d_.q_heads < 1 || d_.q_heads % d_.kv_heads != 0)
-            return invalid_argument(fmt::format("q: heads {} are not a multiple of the {} heads of k; allowed: a "
-                                                "positive multiple", d_.q_heads, d_.kv_heads));
+            return invalid_argument(
+                fmt::format("q: heads {} are not a multiple of the {} heads of k; allowed: a "
+                            "positive multiple",
+                            d_.q_heads, d_.kv_heads));
         if (varlen) return varlen_shapes(paged);
+        if (p_.max_seqlen_q != 0 || p_.max_seqlen_k != 0)
+            return invalid_argument("max_seqlen_q, max_seqlen_k: given without cu_seqlens_q; allowed: 0");
         d_.batch = p_.q.shape[0];
         d_.q_len = d_.q_tokens;
         d_.kv_len = d_.kv_tokens;
@@ -135,27 +151,27 @@ class Validator {
         CLARY_RETURN_IF_ERROR(check_tensor("cu_seqlens_k", p_.cu_seqlens_k, kIntegers, {1}, sides_need_data()));
         d_.batch = p_.cu_seqlens_q.shape[0] - 1;
         if (d_.batch < 0) return invalid_argument("cu_seqlens_q: 0 entries; allowed: sequences + 1");
-        CLARY_RETURN_IF_ERROR(check_extent("cu_seqlens_k", "length", p_.cu_seqlens_k.shape[0], "cu_seqlens_q has",
-                                           d_.batch + 1));
-        if (p_.max_seqlen_q < 0 || p_.max_seqlen_k < 0)
-            return invalid_argument(fmt::format("max_seqlen: {} and {}; allowed: >= 0", p_.max_seqlen_q,
-                                                p_.max_seqlen_k));
+        CLARY_RETURN_IF_ERROR(
+            check_extent("cu_seqlens_k", "length", p_.cu_seqlens_k.shape[0], "cu_seqlens_q has", d_.batch + 1));
+        for (const auto& [name, value] :
+             {std::pair{"max_seqlen_q", p_.max_seqlen_q}, {"max_seqlen_k", p_.max_seqlen_k}})
+            if (value < 0 || value > kMaxExtent)
+                return invalid_argument(fmt::format("{}: {}; allowed: 0 (found) or up to 2^40", name, value));
         d_.cu_seqlens_q = view_of(p_.cu_seqlens_q);
         d_.cu_seqlens_k = view_of(p_.cu_seqlens_k);
-        d_.q_len = p_.max_seqlen_q > 0 ? p_.max_seqlen_q : d_.q_tokens;
-        d_.kv_len = p_.max_seqlen_k > 0 ? p_.max_seqlen_k : d_.kv_tokens;
+        d_.q_len = p_.max_seqlen_q > 0 ? std::min(p_.max_seqlen_q, d_.q_tokens) : d_.q_tokens;
+        d_.kv_len = p_.max_seqlen_k > 0 ? std::min(p_.max_seqlen_k, d_.kv_tokens) : d_.kv_tokens;
         operands({-1, 1, 0, 2});
         return Status::ok();
     }
 
     Status paged_shapes() {
-        CLARY_RETURN_IF_ERROR(check_tensor("block_table", p_.block_table, {DType::kI32}, {2}, sides_need_data()));
+        CLARY_RETURN_IF_ERROR(check_tensor("block_table", p_.block_table, kIntegers, {2}, sides_need_data()));
         CLARY_RETURN_IF_ERROR(check_extent("block_table", "batch", p_.block_table.shape[0], "q has", d_.batch));
         CLARY_RETURN_IF_ERROR(check_extent("v", "pages", p_.v.shape[0], "k has", p_.k.shape[0]));
         d_.page_size = p_.k.shape[2];
         if (d_.page_size < 1) return invalid_argument("k: page size is 0; allowed: >= 1");
-        if (p_.kv_lengths.ndim == 0)
-            return invalid_argument("kv_lengths: must be given together with block_table");
+        if (p_.kv_lengths.ndim == 0) return invalid_argument("kv_lengths: must be given together with block_table");
         d_.block_table = view_of(p_.block_table);
         if (p_.block_table.shape[1] > kMaxExtent / d_.page_size)
             return invalid_argument(fmt::format("block_table: {} pages of {} keys; allowed: 2^40 keys in all",
@@ -170,8 +186,12 @@ class Validator {
         int batch, head, token, dim;  // batch -1: none
     };
     static Operand operand(const clary_tensor& t, Axes axes) {
-        return {t.data, static_cast<DType>(t.dtype), axes.batch < 0 ? 0 : t.stride[axes.batch], t.stride[axes.head],
-                t.stride[axes.token], t.stride[axes.dim]};
+        return {t.data,
+                static_cast<DType>(t.dtype),
+                axes.batch < 0 ? 0 : t.stride[axes.batch],
+                t.stride[axes.head],
+                t.stride[axes.token],
+                t.stride[axes.dim]};
     }
     void operands(Axes axes) {
         axes_ = axes;
@@ -213,34 +233,41 @@ class Validator {
     Status scale() {
         if (p_.has_scale == 0) {
             if (p_.scale != 0)
-                return invalid_argument(fmt::format("scale: {} is given but has_scale is 0; set has_scale to 1",
-                                                    p_.scale));
+                return invalid_argument(
+                    fmt::format("scale: {} is given but has_scale is 0; set has_scale to 1", p_.scale));
             d_.scale = 1.0 / std::sqrt(static_cast<double>(d_.head_dim));
             return Status::ok();
         }
-        if (!std::isfinite(p_.scale) || std::fabs(p_.scale) > 1e30)
-            return invalid_argument(fmt::format("scale: {}; allowed: a finite number within +-1e30", p_.scale));
+        const double size = std::fabs(p_.scale);
+        if (!(size == 0 || (size >= 1e-20 && size <= 1e20)))
+            return invalid_argument(fmt::format("scale: {}; allowed: 0, or 1e-20 to 1e20 with either sign", p_.scale));
         d_.scale = p_.scale;
         return Status::ok();
     }
 
     Status causal_and_window() {
         if (p_.causal < CLARY_CAUSAL_NONE || p_.causal > CLARY_CAUSAL_OFFSET)
-            return invalid_argument(fmt::format("causal: {}; allowed: 0 (none), 1 (top_left), 2 (bottom_right), "
-                                                "3 (offset)", p_.causal));
+            return invalid_argument(
+                fmt::format("causal: {}; allowed: 0 (none), 1 (top_left), 2 (bottom_right), "
+                            "3 (offset)",
+                            p_.causal));
         d_.causal = static_cast<Causal>(p_.causal);
         const bool by_offset = d_.causal == Causal::kOffset;
         if (!by_offset && (p_.causal_offset != 0 || p_.causal_offsets.ndim != 0))
-            return invalid_argument(fmt::format("causal_offset: given with causal {}; allowed with 3 (offset) only",
-                                                p_.causal));
+            return invalid_argument(
+                fmt::format("causal_offset: given with causal {}; allowed with 3 (offset) only", p_.causal));
         if (p_.causal_offset < -kMaxExtent || p_.causal_offset > kMaxExtent)
             return invalid_argument(fmt::format("causal_offset: {}; allowed: within +-2^40", p_.causal_offset));
         d_.causal_offset = p_.causal_offset;
         if (p_.causal_offsets.ndim != 0) {
-            CLARY_RETURN_IF_ERROR(check_tensor("causal_offsets", p_.causal_offsets, {DType::kI64}, {1},
-                                               sides_need_data()));
-            CLARY_RETURN_IF_ERROR(check_extent("causal_offsets", "length", p_.causal_offsets.shape[0], "the batch is",
-                                               d_.batch));
+            if (p_.causal_offset != 0)
+                return invalid_argument(
+                    fmt::format("causal_offset: {} is given together with causal_offsets; allowed: one "
+                                "of the two",
+                                p_.causal_offset));
+            CLARY_RETURN_IF_ERROR(check_tensor("causal_offsets", p_.causal_offsets, kIntegers, {1}, sides_need_data()));
+            CLARY_RETURN_IF_ERROR(
+                check_extent("causal_offsets", "length", p_.causal_offsets.shape[0], "the batch is", d_.batch));
             d_.causal_offsets = view_of(p_.causal_offsets);
         }
         if (p_.has_window == 0) {
@@ -262,12 +289,12 @@ class Validator {
         if (p_.kv_lengths.ndim != 0) {
             if (d_.varlen()) return invalid_argument("kv_lengths: not allowed together with cu_seqlens_k");
             CLARY_RETURN_IF_ERROR(check_tensor("kv_lengths", p_.kv_lengths, kIntegers, {1}, sides_need_data()));
-            CLARY_RETURN_IF_ERROR(check_extent("kv_lengths", "length", p_.kv_lengths.shape[0], "the batch is",
-                                               d_.batch));
+            CLARY_RETURN_IF_ERROR(
+                check_extent("kv_lengths", "length", p_.kv_lengths.shape[0], "the batch is", d_.batch));
             d_.kv_lengths = view_of(p_.kv_lengths);
         }
-        for (const auto& [name, tensor, view] : {std::tuple{"alibi_slopes", &p_.alibi_slopes, &d_.alibi_slopes},
-                                                 {"sinks", &p_.sinks, &d_.sinks}}) {
+        for (const auto& [name, tensor, view] :
+             {std::tuple{"alibi_slopes", &p_.alibi_slopes, &d_.alibi_slopes}, {"sinks", &p_.sinks, &d_.sinks}}) {
             if (tensor->ndim == 0) continue;
             CLARY_RETURN_IF_ERROR(check_tensor(name, *tensor, {DType::kF32}, {1}, sides_need_data()));
             CLARY_RETURN_IF_ERROR(check_extent(name, "length", tensor->shape[0], "q has heads", d_.q_heads));
@@ -299,9 +326,18 @@ class Validator {
     }
 
     Status smoothing_vectors() {
-        for (const auto& [name, tensor, view] : {std::tuple{"c_k", &p_.c_k, &d_.c_k}, {"c_q", &p_.c_q, &d_.c_q},
-                                                 {"q_base", &p_.q_base, &d_.q_base}}) {
+        for (const auto& [name, tensor, view] :
+             {std::tuple{"c_k", &p_.c_k, &d_.c_k}, {"c_q", &p_.c_q, &d_.c_q}, {"q_base", &p_.q_base, &d_.q_base}}) {
             if (tensor->ndim == 0) continue;
+            const bool used = view == &d_.c_k   ? d_.recipe.smooth_k
+                              : view == &d_.c_q ? d_.recipe.smooth_q
+                                                : d_.recipe.key_bias();
+            if (!used)
+                return invalid_argument(fmt::format("{}: given, but recipe {} has no use for it; allowed: with {}",
+                                                    name, recipe_text(d_.recipe),
+                                                    view == &d_.c_k   ? "smooth_k"
+                                                    : view == &d_.c_q ? "smooth_q"
+                                                                      : "smooth_q or v_scale=token"));
             const bool vector = view != &d_.q_base;
             CLARY_RETURN_IF_ERROR(check_tensor(name, *tensor, {DType::kF32}, {vector ? 3 : 2}, sides_need_data()));
             CLARY_RETURN_IF_ERROR(check_extent(name, "batch", tensor->shape[0], "the batch is", d_.batch));
@@ -314,12 +350,21 @@ class Validator {
 
     Status devices() {
         d_.device = static_cast<DeviceType>(p_.q.device);
-        const std::pair<const char*, const clary_tensor*> all[] = {
-            {"k", &p_.k}, {"v", &p_.v}, {"out", &p_.out}, {"lse", &p_.lse}, {"mask", &p_.mask},
-            {"kv_lengths", &p_.kv_lengths}, {"alibi_slopes", &p_.alibi_slopes}, {"sinks", &p_.sinks},
-            {"cu_seqlens_q", &p_.cu_seqlens_q}, {"cu_seqlens_k", &p_.cu_seqlens_k},
-            {"block_table", &p_.block_table}, {"causal_offsets", &p_.causal_offsets},
-            {"c_k", &p_.c_k}, {"c_q", &p_.c_q}, {"q_base", &p_.q_base}};
+        const std::pair<const char*, const clary_tensor*> all[] = {{"k", &p_.k},
+                                                                   {"v", &p_.v},
+                                                                   {"out", &p_.out},
+                                                                   {"lse", &p_.lse},
+                                                                   {"mask", &p_.mask},
+                                                                   {"kv_lengths", &p_.kv_lengths},
+                                                                   {"alibi_slopes", &p_.alibi_slopes},
+                                                                   {"sinks", &p_.sinks},
+                                                                   {"cu_seqlens_q", &p_.cu_seqlens_q},
+                                                                   {"cu_seqlens_k", &p_.cu_seqlens_k},
+                                                                   {"block_table", &p_.block_table},
+                                                                   {"causal_offsets", &p_.causal_offsets},
+                                                                   {"c_k", &p_.c_k},
+                                                                   {"c_q", &p_.c_q},
+                                                                   {"q_base", &p_.q_base}};
         for (const auto& [name, tensor] : all)
             if (tensor->ndim != 0 && (tensor->device != p_.q.device || tensor->device_index != p_.q.device_index))
                 return invalid_argument(fmt::format("{}: on device {}:{}, but q is on {}:{}", name, tensor->device,
@@ -334,10 +379,11 @@ class Validator {
         const bool shapes_only = purpose_ == Purpose::kShapes;
         if (d_.varlen() && !(shapes_only && (!d_.cu_seqlens_q.data || !d_.cu_seqlens_k.data))) {
             CLARY_RETURN_IF_ERROR(cumulative("cu_seqlens_q", d_.cu_seqlens_q, d_.q_tokens, p_.max_seqlen_q, &d_.q_len));
-            CLARY_RETURN_IF_ERROR(cumulative("cu_seqlens_k", d_.cu_seqlens_k, d_.kv_tokens, p_.max_seqlen_k,
-                                             &d_.kv_len));
+            CLARY_RETURN_IF_ERROR(
+                cumulative("cu_seqlens_k", d_.cu_seqlens_k, d_.kv_tokens, p_.max_seqlen_k, &d_.kv_len));
         }
         if (shapes_only) return Status::ok();
+        CLARY_RETURN_IF_ERROR(finite_vectors());
         if (d_.causal_offsets.given())
             for (int64_t b = 0; b < d_.batch; ++b) {
                 const int64_t offset = integer_at(d_.causal_offsets, b);
@@ -350,11 +396,27 @@ class Validator {
             if (length < 0 || length > d_.kv_len)
                 return invalid_argument(fmt::format("kv_lengths[{}]: {}; allowed: 0..{}", b, length, d_.kv_len));
             for (int64_t page = 0; d_.page_size > 0 && page * d_.page_size < length; ++page) {
-                const int64_t entry = static_cast<const int32_t*>(
-                    d_.block_table.data)[b * d_.block_table.stride[0] + page * d_.block_table.stride[1]];
+                const int64_t entry = integer_at(d_.block_table, b, page);
                 if (entry < 0 || entry >= p_.k.shape[0])
-                    return invalid_argument(fmt::format("block_table[{}][{}]: {}; allowed: 0..{}", b, page, entry,
-                                                        p_.k.shape[0] - 1));
+                    return invalid_argument(
+                        fmt::format("block_table[{}][{}]: {}; allowed: 0..{}", b, page, entry, p_.k.shape[0] - 1));
+            }
+        }
+        return Status::ok();
+    }
+
+    Status finite_vectors() const {
+        for (const auto& [name, vector] : {std::pair{"c_k", &d_.c_k}, {"c_q", &d_.c_q}, {"q_base", &d_.q_base}}) {
+            if (!vector->given()) continue;
+            const int64_t dims = vector->ndim > 2 ? vector->shape[2] : 1;
+            for (int64_t i = 0; i < d_.batch * d_.kv_heads * dims; ++i) {
+                const int64_t b = i / dims / d_.kv_heads, h = i / dims % d_.kv_heads;
+                const float value = static_cast<const float*>(
+                    vector->data)[b * vector->stride[0] + h * vector->stride[1] + i % dims * vector->stride[2]];
+                const bool positive = vector != &d_.q_base || value > 0;
+                if (!std::isfinite(value) || !positive)
+                    return invalid_argument(fmt::format("{}: {} at sequence {}, head {}; allowed: finite{} numbers",
+                                                        name, value, b, h, vector == &d_.q_base ? " positive" : ""));
             }
         }
         return Status::ok();
@@ -377,8 +439,8 @@ class Validator {
             return invalid_argument(fmt::format("{}[{}]: {}; allowed: the {} tokens of the tensor", name, batch,
                                                 integer_at(cu, batch), tokens));
         if (given_max > 0 && found > given_max)
-            return invalid_argument(fmt::format("{}: a sequence of {} tokens is longer than the given maximum {}",
-                                                name, found, given_max));
+            return invalid_argument(
+                fmt::format("{}: a sequence of {} tokens is longer than the given maximum {}", name, found, given_max));
         *longest = found;
         return Status::ok();
     }
@@ -392,8 +454,13 @@ class Validator {
 }  // namespace
 
 TensorView view_of(const clary_tensor& tensor) {
-    TensorView view{tensor.data, static_cast<DType>(tensor.dtype), static_cast<DeviceType>(tensor.device),
-                    tensor.device_index, tensor.ndim, {}, {}};
+    TensorView view{tensor.data,
+                    static_cast<DType>(tensor.dtype),
+                    static_cast<DeviceType>(tensor.device),
+                    tensor.device_index,
+                    tensor.ndim,
+                    {},
+                    {}};
     for (int i = 0; i < kMaxDims; ++i) {
         view.shape[i] = tensor.shape[i];
         view.stride[i] = tensor.stride[i];
@@ -402,15 +469,19 @@ TensorView view_of(const clary_tensor& tensor) {
 }
 
 Status validate(const clary_attention_params& params, Purpose purpose, AttentionDesc* desc, bool* recipe_is_auto) {
-    if (params.struct_size != sizeof(clary_attention_params))
-        return invalid_argument(fmt::format("struct_size: {}; allowed: {} (set it to sizeof(clary_attention_params) of "
-                                            "this version's header)", params.struct_size,
-                                            sizeof(clary_attention_params)));
+    CLARY_RETURN_IF_ERROR(check_struct_size("params", params.struct_size, sizeof(params)));
+    const auto* const bytes = reinterpret_cast<const unsigned char*>(&params);
+    for (size_t i = sizeof(params); i < params.struct_size; ++i)
+        if (bytes[i] != 0)
+            return unsupported(
+                fmt::format("params: byte {} behind the {} that version {}.{} knows is set; allowed: fields "
+                            "of this version",
+                            i, sizeof(params), CLARY_VERSION_MAJOR, CLARY_VERSION_MINOR));
     AttentionDesc made;
     const std::string_view recipe = params.recipe ? params.recipe : "auto";
     *recipe_is_auto = recipe == "auto";
     if (*recipe_is_auto)
-        made.recipe = preset_recipe(Format::kInt8, Format::kInt8, Preset::kAccurate);
+        made.recipe = preset_recipe(kAutoRecipes[0].qk, kAutoRecipes[0].pv, Preset::kAccurate);
     else
         CLARY_RETURN_IF_ERROR(parse_recipe(recipe, &made.recipe));
     CLARY_RETURN_IF_ERROR(Validator(params, purpose, &made).run());
@@ -427,28 +498,44 @@ Status check_size(const AttentionDesc& desc, int64_t kv_len) {
     const int64_t dim = std::max(desc.head_dim, desc.head_dim_v);
     if (elements(desc.q_heads, desc.q_len, dim) <= kMaxPadded && elements(desc.kv_heads, kv_len, dim) <= kMaxPadded)
         return Status::ok();
-    return invalid_argument(fmt::format("q, k: {} sequences of {} queries and {} keys, {} heads of {}; allowed: "
-                                        "less than 2^50 elements in all", desc.batch, desc.q_len, kv_len, desc.q_heads,
-                                        dim));
+    return invalid_argument(
+        fmt::format("q, k: {} sequences of {} queries and {} keys, {} heads of {}; allowed: "
+                    "less than 2^50 elements in all",
+                    desc.batch, desc.q_len, kv_len, desc.q_heads, dim));
 }
 
-Status validate_merge(const clary_tensor& out_a, const clary_tensor& lse_a, const clary_tensor& out_b,
-                      const clary_tensor& lse_b) {
-    for (const auto& [name, tensor] : {std::pair{"out_a", &out_a}, {"out_b", &out_b}})
-        CLARY_RETURN_IF_ERROR(check_tensor(name, *tensor, {DType::kF32, DType::kF16, DType::kBF16}, {4}, true));
-    for (const auto& [name, tensor] : {std::pair{"lse_a", &lse_a}, {"lse_b", &lse_b}})
-        CLARY_RETURN_IF_ERROR(check_tensor(name, *tensor, {DType::kF32}, {3}, true));
-    CLARY_RETURN_IF_ERROR(check_writable("out_a", out_a));
-    CLARY_RETURN_IF_ERROR(check_writable("lse_a", lse_a));
-    static constexpr const char* kAxes[] = {"batch", "heads", "tokens", "head_dim"};
-    for (int axis = 0; axis < 4; ++axis) {
-        CLARY_RETURN_IF_ERROR(check_extent("out_b", kAxes[axis], out_b.shape[axis], "out_a has", out_a.shape[axis]));
-        if (axis == 3) break;
-        CLARY_RETURN_IF_ERROR(check_extent("lse_a", kAxes[axis], lse_a.shape[axis], "out_a has", out_a.shape[axis]));
-        CLARY_RETURN_IF_ERROR(check_extent("lse_b", kAxes[axis], lse_b.shape[axis], "out_a has", out_a.shape[axis]));
+Status check_struct_size(const char* name, uint32_t given, size_t known) {
+    constexpr size_t kLargest = 1 << 16;  // a size beyond it is an unset field, not a later version
+    if (given >= known && given <= kLargest) return Status::ok();
+    return invalid_argument(
+        fmt::format("{}: struct_size {}; allowed: {} (sizeof the struct of this version's header), or "
+                    "more of a later one",
+                    name, given, known));
+}
+
+Status validate_merge(const clary_merge_params& p) {
+    const int rank = p.out_a.ndim;
+    for (const auto& [name, tensor] : {std::pair{"out_a", &p.out_a}, {"out_b", &p.out_b}})
+        CLARY_RETURN_IF_ERROR(check_tensor(name, *tensor, {DType::kF32, DType::kF16, DType::kBF16}, {3, 4}, true));
+    for (const auto& [name, tensor] : {std::pair{"lse_a", &p.lse_a}, {"lse_b", &p.lse_b}})
+        CLARY_RETURN_IF_ERROR(check_tensor(name, *tensor, {DType::kF32}, {rank - 1}, true));
+    CLARY_RETURN_IF_ERROR(check_writable("out_a", p.out_a));
+    CLARY_RETURN_IF_ERROR(check_writable("lse_a", p.lse_a));
+    if (p.out_b.ndim != rank)
+        return invalid_argument(fmt::format("out_b: {} dimensions, but out_a has {}", p.out_b.ndim, rank));
+    static constexpr const char* kDense[] = {"batch", "heads", "tokens", "head_dim"};
+    static constexpr const char* kPacked[] = {"tokens", "heads", "head_dim"};
+    for (int axis = 0; axis < rank; ++axis) {
+        const char* const name = rank == 4 ? kDense[axis] : kPacked[axis];
+        CLARY_RETURN_IF_ERROR(check_extent("out_b", name, p.out_b.shape[axis], "out_a has", p.out_a.shape[axis]));
+        if (axis == rank - 1) break;
+        // lse of packed sequences is [H, T], out is [T, H, D].
+        const int lse_axis = rank == 4 ? axis : 1 - axis;
+        for (const auto& [lse_name, lse] : {std::pair{"lse_a", &p.lse_a}, {"lse_b", &p.lse_b}})
+            CLARY_RETURN_IF_ERROR(check_extent(lse_name, name, lse->shape[lse_axis], "out_a has", p.out_a.shape[axis]));
     }
-    for (const auto& [name, tensor] : {std::pair{"out_a", &out_a}, {"lse_a", &lse_a}, {"out_b", &out_b},
-                                       {"lse_b", &lse_b}})
+    for (const auto& [name, tensor] :
+         {std::pair{"out_a", &p.out_a}, {"lse_a", &p.lse_a}, {"out_b", &p.out_b}, {"lse_b", &p.lse_b}})
         if (tensor->device != CLARY_CPU)
             return unsupported(fmt::format("{}: device {}; allowed: 0 (cpu)", name, tensor->device));
     return Status::ok();

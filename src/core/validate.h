@@ -13,11 +13,11 @@ namespace clary {
 
 // What the caller is about to do, and so which data pointers must be there.
 enum class Purpose {
-    kShapes,    // explain, sizes, layouts: no data needed
-    kAttention, // q, k, v, out
-    kQuantize,  // q and / or k, v: checked by the caller
-    kAttend,    // out
-    kAppend,    // k, v
+    kShapes,     // explain, sizes, layouts: no data needed
+    kAttention,  // q, k, v, out
+    kQuantize,   // q and / or k, v: checked by the caller
+    kAttend,     // out
+    kAppend,     // k, v
 };
 
 // recipe "auto" (or null) leaves desc->recipe at its default and sets *recipe_is_auto.
@@ -26,8 +26,10 @@ Status validate(const clary_attention_params& params, Purpose purpose, Attention
 // Whether buffers for this problem, with room for kv_len keys in each sequence, can be counted in int64 at all.
 Status check_size(const AttentionDesc& desc, int64_t kv_len);
 
-Status validate_merge(const clary_tensor& out_a, const clary_tensor& lse_a, const clary_tensor& out_b,
-                      const clary_tensor& lse_b);
+// A struct of this version or of a later one: fields that this version does not know lie behind `known` bytes.
+Status check_struct_size(const char* name, uint32_t given, size_t known);
+
+Status validate_merge(const clary_merge_params& params);
 
 TensorView view_of(const clary_tensor& tensor);
 

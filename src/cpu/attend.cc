@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/attend.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -41,24 +39,6 @@ AttendProblem problem_of(const AttentionDesc& desc, int64_t kv_capacity, const v
     };
 }
 
-// What a caller could get wrong about the buffers, found before any task reads them.
-Status check_packed(const AttentionDesc& desc, int64_t kv_capacity, const void* packed_q, const void* packed_kv) {
-    const PackedLayout kv = packed_kv_layout(desc, kv_capacity);
-    CLARY_RETURN_IF_ERROR(check_header("packed_q", desc, packed_q_layout(desc), packed_q));
-    CLARY_RETURN_IF_ERROR(check_header("packed_kv", desc, kv, packed_kv));
-    const int64_t rows = packed_kv_rows(desc, kv_capacity).rows;
-    const int64_t* const lengths = section<int64_t>(kv, packed_kv, "lengths");
-    for (int64_t b = 0; b < desc.batch; ++b) {
-        if (lengths[b] < 0 || lengths[b] > rows)
-            return invalid_argument(fmt::format("packed_kv: lengths[{}] is {}; allowed: 0..{}", b, lengths[b], rows));
-        if (desc.mask_kind != MaskKind::kNone && lengths[b] > desc.mask.shape[3])
-            return invalid_argument(fmt::format("mask: {} keys, but packed_kv holds {} of sequence {}; allowed: at least "
-                                                "as many (give k the shape of all keys)", desc.mask.shape[3],
-                                                lengths[b], b));
-    }
-    return Status::ok();
-}
-
 }  // namespace
 
 float score_factor(const AttentionDesc& desc) {
@@ -72,16 +52,20 @@ int64_t attend_workspace(const Tier& tier, const AttentionDesc& desc, const Cont
 
 Status attend(const Tier& tier, const Call& call, int64_t kv_capacity, const void* packed_q, const void* packed_kv) {
     const AttentionDesc& desc = call.desc;
-    CLARY_RETURN_IF_ERROR(check_packed(desc, kv_capacity, packed_q, packed_kv));
     const AttendProblem problem = problem_of(desc, kv_capacity, packed_q, packed_kv);
     const int64_t blocks = blocks_per_head(tier, desc);
     const int64_t scratch = tier.attend_scratch(desc);
     call.context.parallel_for(desc.batch * desc.kv_heads * blocks, [&](int64_t piece, int thread) {
         const int64_t head = piece / blocks;
         const int64_t block = blocks - 1 - piece % blocks;  // causal: the longest of a head first
-        AttendTask task{.b = head / desc.kv_heads, .kv_head = head % desc.kv_heads, .first_row = block * tier.block,
-                        .rows = 0, .sequence = {}};
-        task.sequence = sequence_of(desc, task.b, problem.lengths[task.b]);
+        AttendTask task{.b = head / desc.kv_heads,
+                        .kv_head = head % desc.kv_heads,
+                        .first_row = block * tier.block,
+                        .rows = 0,
+                        .sequence = {}};
+        // A cache knows its lengths; kv_lengths may see less.
+        task.sequence =
+            desc.kv_lengths.given() ? sequence_of(desc, task.b) : sequence_of(desc, task.b, problem.lengths[task.b]);
         const int64_t rows = task.sequence.q_len * desc.q_heads_per_kv() - task.first_row;
         if (rows <= 0) return;
         task.rows = static_cast<int>(std::min<int64_t>(rows, tier.block));

@@ -12,8 +12,8 @@
 //                O += float(T) 2^(m + base - R),  l likewise          R: the row's reference, moves rarely
 //   finish       O / l, rotate back, add V's mean, convert, store; LSE
 //
-// f = q_scale * a is a lane's factor, base the tile's bias base. P of a tile depends on no other tile (03: tile-local
-// maxima), so results do not depend on how tiles are cut into tasks.
+// f = q_scale * a is a lane's factor, base the tile's bias base. P of a tile depends on no other tile (tile-local maxima,
+// docs/decisions/0002-int8-pv-default.md), so results do not depend on how tiles are cut into tasks.
 //
 // Working set of one task at head dim 64, tile 128, 32 queries: x 16 KiB, P 4 KiB, O 8 KiB, Q 2 KiB, K and V tile 8 KiB
 // each. The same template serves all tiers (V: cpu/<tier>/vec.h) and recipes (kQk, kPv).
@@ -30,6 +30,7 @@
 #include "cpu/tier.h"
 #include "numerics/constants.h"
 #include "numerics/digits.h"
+#include "numerics/log_add_exp.h"
 #include "numerics/permutation.h"
 
 namespace clary::cpu {
@@ -76,7 +77,7 @@ class AttentionKernel {
     }
 
   private:
-    // -- memory ------------------------------------------------------------------------------------------------------
+    // -- memory --
     struct Buffers {
         Buffers(const AttentionDesc& desc, void* base) {
             Scratch scratch(base);
@@ -98,7 +99,7 @@ class AttentionKernel {
         int64_t bytes;
     };
 
-    // -- queries -----------------------------------------------------------------------------------------------------
+    // -- queries --
     int64_t q_head(int lane) const {
         const int64_t group = desc_.q_heads_per_kv();
         return t_.kv_head * group + (t_.first_row + lane) % group;
@@ -162,7 +163,7 @@ class AttentionKernel {
 
     int64_t kv_row() const { return p_.kv_rows.begin(t_.b, t_.kv_head, desc_.kv_heads, t_.sequence.kv_begin); }
 
-    // -- S^T = K Q^T --------------------------------------------------------------------------------------------------
+    // -- S^T = K Q^T --
     void scores(int64_t tile, int keys) {
         const int64_t row = kv_row() + tile * tile_;
         F top[C];
@@ -217,8 +218,7 @@ class AttentionKernel {
         }
     }
 
-    // -- masks and biases
-    // ----------------------------------------------------------------------------------------------
+    // -- masks and biases --
     void mask(int64_t first_key, int keys) {
         const bool biased = desc_.biased() || any_float_bias_;
         if (biased) fill_bias(first_key, keys);
@@ -292,9 +292,8 @@ class AttentionKernel {
         }
     }
 
-    // -- online softmax over tile-local maxima
-    // --------------------------------------------------------------------------- Makes P of the tile and its weight c
-    // = 2^(m + base - R); true where a lane's reference R moved.
+    // -- online softmax over tile-local maxima --
+    // Makes P of the tile and its weight c = 2^(m + base - R); true where a lane's reference R moved.
     bool softmax(int64_t tile, int keys) {
         const F base = V::set1(p_.tile_base ? p_.tile_base[kv_row() / tile_ + tile] : 0.0f);
         const F masked = V::set1(-kInfinity), zero = V::set1(0.0f);
@@ -316,8 +315,14 @@ class AttentionKernel {
             const F weight = V::select(seen, V::template exp2<6>(V::sub(lift, next)), zero);
             V::store(weight_ + at, weight);
 
-            const F factor = V::load(tile_factor_ + at);
-            const F shift = V::sub(V::set1(kPLog2Top), V::select(seen, top, zero));
+            F factor = V::load(tile_factor_ + at);
+            F top_or_zero = V::select(seen, top, zero);
+            if (V::any(V::greater(V::abs(top_or_zero), V::set1(kLargeScore)))) {
+                subtract_maximum(keys, at, factor, top_or_zero);
+                factor = V::set1(1.0f);
+                top_or_zero = zero;
+            }
+            const F shift = V::sub(V::set1(kPLog2Top), top_or_zero);
             F l = V::mul(V::load(sum_ + at), rescale);
             F exact_sum = V::set1(0.0f);
             const F sum = desc_.want_lse ? make_p<true>(tile, keys, at, factor, shift, &exact_sum)
@@ -353,8 +358,8 @@ class AttentionKernel {
                 const F exact = V::template exp2<4>(V::fma(V::load(buffers_.x + key * kWidth + at), factor, shift));
                 p[i] = V::round(exact);
                 if constexpr (kWantLse)
-                    *exact_sum = V::fma(exact, V::set1(weighted ? static_cast<float>(weights[position + i]) : 1.0f),
-                                        *exact_sum);
+                    *exact_sum =
+                        V::fma(exact, V::set1(weighted ? static_cast<float>(weights[position + i]) : 1.0f), *exact_sum);
             }
             int32_t* const to = buffers_.p + position / V::kDot * kWidth + at;
             V::store_p(to, kWidth, p[0], p[1], p[2], p[3]);
@@ -365,13 +370,23 @@ class AttentionKernel {
         return weighted ? V::mul(total, V::set1(1.0f / numerics::kWeightUnit)) : total;
     }
 
+    // Scores beyond this lose bits that P needs: x f - m is then formed from products rounded as the maximum was.
+    static constexpr float kLargeScore = 4096.0f;  // base 2; half a unit in the last place is 2^-12
+
+    void subtract_maximum(int keys, int at, F factor, F top) {
+        for (int key = 0; key < keys; ++key) {
+            float* const x = buffers_.x + key * kWidth + at;
+            V::store(x, V::sub(V::mul(V::load(x), factor), top));
+        }
+    }
+
     // P = 2^(x - m), rounded to the format of PV, in place of x.
     template <bool kWantLse>
     F make_p_floats(int keys, int at, F factor, F shift, F* exact_sum) {
         F sum = V::set1(0.0f);
         for (int key = 0; key < keys; ++key) {
             float* const x = buffers_.x + key * kWidth + at;
-            const F exact = V::template exp2<kPv == Format::kFp32 ? 6 : 4>(V::fma(V::load(x), factor, shift));
+            const F exact = V::template exp2 < kPv == Format::kFp32 ? 6 : 4 > (V::fma(V::load(x), factor, shift));
             F p = exact;
             if constexpr (kPv == Format::kFp16) p = V::round_fp16(exact);
             if constexpr (kPv == Format::kBf16) p = V::round_bf16(exact);
@@ -389,7 +404,7 @@ class AttentionKernel {
             }
     }
 
-    // -- O += float(V^T P) c ------------------------------------------------------------------------------------------
+    // -- O += float(V^T P) c --
     void accumulate(int64_t tile, int keys) {
         const int64_t tile_index = kv_row() / tile_ + tile;
         const VScale v_scale = desc_.recipe.v_scale;
@@ -449,7 +464,7 @@ class AttentionKernel {
         }
     }
 
-    // -- results -----------------------------------------------------------------------------------------------------
+    // -- results --
     void finish() {
         alignas(64) float inverse[kWidth], mean_share[kWidth];
         for (int lane = 0; lane < kWidth; ++lane) finish_row(lane, &inverse[lane], &mean_share[lane]);
@@ -474,29 +489,24 @@ class AttentionKernel {
         }
     }
 
-    // 1 / denominator of a row and the share of it that is not the sink's; stores the row's LSE.
+    // What a row of O is multiplied by, and the share of the softmax that is not the sink's; stores the row's LSE.
     void finish_row(int lane, float* inverse, float* mean_share) {
         const float l = sum_[lane], reference = reference_[lane];
         const bool empty = reference == -kInfinity && !std::isnan(l);  // NaN: all scores of its tiles were
-        double denominator = l, exact = exact_sum_[lane];  // in units of kPTop 2^reference
+        const double sum = static_cast<double>(desc_.want_lse ? exact_sum_[lane] : l) / static_cast<double>(kPTop);
         double lse = -std::numeric_limits<double>::infinity();
+        if (!empty)
+            lse = static_cast<double>(numerics::kLn2) * (static_cast<double>(reference) + std::log2(sum)) +
+                  static_cast<double>(shift_[lane]);
+        double share = 1;
         if (lane < t_.rows && desc_.sinks.given()) {
             const double sink = static_cast<const float*>(desc_.sinks.data)[q_head(lane) * desc_.sinks.stride[0]];
-            const double sink_log2 = (sink - shift_[lane]) * static_cast<double>(numerics::kLog2E);
-            if (empty) {
-                lse = sink;
-            } else {
-                const double sum = static_cast<double>(kPTop) * std::exp2(sink_log2 - static_cast<double>(reference));
-                denominator += sum;
-                exact += sum;
-            }
+            const double with_sink = numerics::log_add_exp(lse, sink);
+            share = empty ? 0 : std::exp(lse - with_sink);
+            lse = with_sink;
         }
-        *inverse = empty ? 0.0f : static_cast<float>(1.0 / denominator);
-        *mean_share = empty ? 0.0f : static_cast<float>(l / denominator);
-        if (!empty)
-            lse = static_cast<double>(numerics::kLn2) *
-                      (static_cast<double>(reference) + std::log2(exact / static_cast<double>(kPTop))) +
-                  shift_[lane];
+        *inverse = empty ? 0.0f : static_cast<float>(share / static_cast<double>(l));
+        *mean_share = empty ? 0.0f : static_cast<float>(share);
         if (desc_.want_lse && lane < t_.rows)
             desc_.lse[t_.b * desc_.lse_batch_stride + q_head(lane) * desc_.lse_head_stride +
                       (t_.sequence.q_begin + query(lane)) * desc_.lse_token_stride] = static_cast<float>(lse);

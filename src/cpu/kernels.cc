@@ -47,14 +47,15 @@ struct Row {
         return cpu::append(kTierOf(), call, kv_capacity, packed_kv);
     }
     static constexpr KernelRow row(const char* name, const char* arch, Format qk, Format pv) {
-        return {name, "cpu", arch, qk, pv, usable, supports, workspace, quantize, attend, append, nullptr};
+        return {name,      "cpu",    arch,   qk,     pv,     usable, supports, packed_q_layout, packed_kv_layout,
+                workspace, quantize, attend, append, nullptr};
     }
 };
 
-#define CLARY_CPU_ROWS(tier)                                                                          \
-    Row<tier##_tier>::row("cpu_" #tier "_int8_int8", #tier, Format::kInt8, Format::kInt8),            \
-        Row<tier##_tier>::row("cpu_" #tier "_int8_fp16", #tier, Format::kInt8, Format::kFp16),        \
-        Row<tier##_tier>::row("cpu_" #tier "_int8_bf16", #tier, Format::kInt8, Format::kBf16),        \
+#define CLARY_CPU_ROWS(tier)                                                                   \
+    Row<tier##_tier>::row("cpu_" #tier "_int8_int8", #tier, Format::kInt8, Format::kInt8),     \
+        Row<tier##_tier>::row("cpu_" #tier "_int8_fp16", #tier, Format::kInt8, Format::kFp16), \
+        Row<tier##_tier>::row("cpu_" #tier "_int8_bf16", #tier, Format::kInt8, Format::kBf16), \
         Row<tier##_tier>::row("cpu_" #tier "_fp32_fp32", #tier, Format::kFp32, Format::kFp32)
 
 constexpr KernelRow kRows[] = {

@@ -51,7 +51,7 @@ class Packer {
         bytes_ = scratch.bytes();
     }
 
-    // -- K and V -----------------------------------------------------------------------------------------------------
+    // -- K and V --
     void pack(const PackTile& t) {
         const Recipe& recipe = desc_.recipe;
         const int tile = recipe.tile;
@@ -80,14 +80,14 @@ class Packer {
         pack_k_codes(t, bias, need, finite);
     }
 
-    // -- Q -----------------------------------------------------------------------------------------------------------
+    // -- Q --
     void pack(const PackQueries& q) {
         const Recipe& recipe = desc_.recipe;
         alignas(64) float need[kQueryBlock], scale[kQueryBlock] = {}, inverse[kQueryBlock] = {};
         bool row_finite[kQueryBlock];
         for (int row = 0; row < q.rows; row += V::kLanes) {
             float* const x = k_.group(row);
-            load_queries(q, row, x, row_finite + row);
+            const bool finite = load_queries(q, row, x, row_finite + row);
             if (q.q_shift) {
                 alignas(64) float shift[V::kLanes];
                 F dot = V::set1(0.0f);
@@ -97,6 +97,7 @@ class Packer {
                     q.q_shift[row + i] = row_finite[row + i] ? shift[i] : kNan;
             }
             finish_queries(q, x);
+            if (!finite) clear_lanes(x, q.dim, row_finite + row, q.rows - row);
             V::store(need + row, V::div(largest(x, q.dim), V::set1(127.0f)));
         }
         spread_largest(need, q.rows, [&](int row) {
@@ -119,7 +120,7 @@ class Packer {
                         nullptr);
     }
 
-    void needs(const PackQueries& q, float* largest_need, double* sum) {
+    void needs(const PackQueries& q, QueryNeeds* total) {
         alignas(64) float need[kQueryBlock];
         bool row_finite[kQueryBlock];
         for (int row = 0; row < q.rows; row += V::kLanes) {
@@ -129,8 +130,10 @@ class Packer {
             V::store(need + row, V::div(largest(x, q.dim), V::set1(127.0f)));
         }
         for (int row = 0; row < q.rows; ++row) {
-            *largest_need = std::max(*largest_need, need[row]);
-            *sum += static_cast<double>(need[row]);
+            if (!row_finite[row]) continue;
+            total->largest = std::max(total->largest, need[row]);
+            total->sum += static_cast<double>(need[row]);
+            total->rows += 1;
         }
     }
 
@@ -222,9 +225,14 @@ class Packer {
         for (int i = 0; i < count; ++i) values[i] = top[group(i) - base];
     }
 
-    void load_queries(const PackQueries& q, int row, float* x, bool* row_finite) {
+    // False where a row is not finite; such a row is zeros then.
+    bool load_queries(const PackQueries& q, int row, float* x, bool* row_finite) {
         rows_to_lanes<V>(q.q_rows + row * q.dim, q.dim, q.dim, x, V::kLanes);
-        make_finite(x, q.dim, row, q.rows, row_finite);
+        return make_finite(x, q.dim, row, q.rows, row_finite);
+    }
+    static void clear_lanes(float* x, int64_t dim, const bool* lane_finite, int count) {
+        for (int i = 0; i < V::kLanes && i < count; ++i)
+            for (int64_t d = 0; !lane_finite[i] && d < dim; ++d) x[d * V::kLanes + i] = 0;
     }
 
     // q - c_q with the sign of scale, rotated. Scale 0: no query counts.

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/quantize.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -17,9 +15,9 @@
 namespace clary::cpu {
 namespace {
 
-constexpr int kBlock = 128;         // rows loaded at a time: a key tile or two, and whole scale groups of Q
-constexpr int64_t kChunk = 1024;    // tokens of one piece of the statistics passes
-constexpr int64_t kMinSmoothQ = 16; // fewer queries than this are not smoothed: their mean would be the signal
+constexpr int kBlock = 128;          // rows loaded at a time: a key tile or two, and whole scale groups of Q
+constexpr int64_t kChunk = 1024;     // tokens of one piece of the statistics passes
+constexpr int64_t kMinSmoothQ = 16;  // fewer queries than this are not smoothed: their mean would be the signal
 
 int64_t chunks_of(int64_t length) { return (length + kChunk - 1) / kChunk; }
 
@@ -45,8 +43,7 @@ struct Buffers {
         q = columns(r.smooth_q, q_entries, dim);
         v_low = scratch.take<float>(r.v_scale == VScale::kChannel ? kv_entries * dim_v : 0);
         v_high = scratch.take<float>(r.v_scale == VScale::kChannel ? kv_entries * dim_v : 0);
-        need_sum = scratch.take<double>(r.key_bias() ? q_entries : 0);
-        need_largest = scratch.take<float>(r.key_bias() ? q_entries : 0);
+        needs = scratch.take<QueryNeeds>(r.key_bias() ? q_entries : 0);
         pack_bytes = round_up(r.quantized() ? tier.pack_scratch(desc) : 0, 64);
         rows = scratch.take<float>(threads * kBlock * (dim + dim_v));
         pack = scratch.take<char>(threads * pack_bytes);
@@ -54,8 +51,7 @@ struct Buffers {
     }
     ColumnSums k, v, q;
     float *v_low, *v_high;
-    double* need_sum;
-    float* need_largest;
+    QueryNeeds* needs;
     float* rows;  // per thread: [kBlock, dim] of K or Q, then [kBlock, dim_v] of V
     char* pack;   // per thread
     int64_t pack_bytes, bytes;
@@ -64,49 +60,39 @@ struct Buffers {
 class Quantizer {
   public:
     Quantizer(const Tier& tier, const Call& call, int64_t kv_capacity, void* packed_q, void* packed_kv)
-        : tier_(tier), call_(call), desc_(call.desc), recipe_(call.desc.recipe),
-          kv_capacity_(kv_capacity), kv_layout_(packed_kv_layout(desc_, kv_capacity)), q_layout_(packed_q_layout(desc_)),
-          kv_rows_(packed_kv_rows(desc_, kv_capacity)), dim_(round_up(desc_.head_dim, kDimMultiple)),
-          dim_v_(round_up(desc_.head_dim_v, kDimMultiple)), packed_q_(packed_q), packed_kv_(packed_kv),
+        : tier_(tier),
+          call_(call),
+          desc_(call.desc),
+          recipe_(call.desc.recipe),
+          kv_layout_(packed_kv_layout(desc_, kv_capacity)),
+          q_layout_(packed_q_layout(desc_)),
+          kv_rows_(packed_kv_rows(desc_, kv_capacity)),
+          dim_(round_up(desc_.head_dim, kDimMultiple)),
+          dim_v_(round_up(desc_.head_dim_v, kDimMultiple)),
+          packed_q_(packed_q),
+          packed_kv_(packed_kv),
           buffers_(tier, desc_, call.context.threads(), call.workspace) {}
 
-    Status quantize(const void* ready) {
+    void quantize(const void* ready) {
         vectors_ = const_cast<void*>(packed_kv_ ? packed_kv_ : ready);
-        if (!packed_kv_) CLARY_RETURN_IF_ERROR(check_header("packed_kv_ready", desc_, kv_layout_, ready));
         if (packed_kv_) {
-            if (recipe_.key_bias() && !desc_.q_base.given() && desc_.q.data == nullptr && desc_.q_tokens > 0)
-                return invalid_argument(fmt::format("q.data: null; recipe {} takes the base of Q's scales from it; "
-                                                    "allowed: data, or q_base given", recipe_text(recipe_)));
-            write_header(desc_, kv_layout_, packed_kv_);
             set_lengths();
             if (recipe_.quantized()) statistics();
             pack_kv();
         }
-        if (packed_q_) {
-            write_header(desc_, q_layout_, packed_q_);
-            pack_q();
-        }
-        return Status::ok();
+        if (packed_q_) pack_q();
     }
 
-    Status append() {
+    void append() {
         vectors_ = packed_kv_;
-        CLARY_RETURN_IF_ERROR(check_header("packed_kv", desc_, kv_layout_, packed_kv_));
-        if (recipe_.v_scale == VScale::kChannel)
-            return unsupported("recipe: v_scale=channel spans all tokens, so none can be appended; allowed: token, "
-                               "channel_tile");
         int64_t* const lengths = kv<int64_t>("lengths");
-        for (int64_t b = 0; b < desc_.batch; ++b)
-            if (lengths[b] + sequence_of(desc_, b).kv_len > kv_capacity_)
-                return invalid_argument(fmt::format("k: {} tokens behind the {} of sequence {} pass the capacity; "
-                                                    "allowed: {} more", sequence_of(desc_, b).kv_len, lengths[b], b,
-                                                    kv_capacity_ - lengths[b]));
         const int64_t tiles = desc_.kv_len / recipe_.tile + 2;  // that n tokens behind any length can touch
-        each_piece(desc_.kv_heads, tiles, [&](int64_t b, int64_t h, int64_t i, int thread) {
-            append_tile(b, h, lengths[b], i, thread);
-        });
+        // The first tile takes its old tokens from the tail, which the last one replaces: so it comes first.
+        each_piece(desc_.kv_heads, 1,
+                   [&](int64_t b, int64_t h, int64_t, int thread) { append_tile(b, h, lengths[b], 0, thread); });
+        each_piece(desc_.kv_heads, tiles - 1,
+                   [&](int64_t b, int64_t h, int64_t i, int thread) { append_tile(b, h, lengths[b], i + 1, thread); });
         for (int64_t b = 0; b < desc_.batch; ++b) lengths[b] += sequence_of(desc_, b).kv_len;
-        return Status::ok();
     }
 
   private:
@@ -158,7 +144,7 @@ class Quantizer {
         load_rows(token_address(desc_, desc_.q, b, h, s, true), first, count, desc_.head_dim, dim_, kBlock, to);
     }
 
-    // -- statistics --------------------------------------------------------------------------------------------------
+    // -- statistics --
     void set_lengths() {
         for (int64_t b = 0; b < desc_.batch; ++b) kv<int64_t>("lengths")[b] = sequence_of(desc_, b).kv_len;
     }
@@ -298,12 +284,11 @@ class Quantizer {
     void query_needs() {
         each_piece(desc_.q_heads, chunks_of(desc_.q_len), [&](int64_t b, int64_t h, int64_t chunk, int thread) {
             const int64_t entry = (b * desc_.q_heads + h) * chunks_of(desc_.q_len) + chunk;
-            buffers_.need_sum[entry] = 0;
-            buffers_.need_largest[entry] = 0;
+            buffers_.needs[entry] = {};
             const Sequence s = sequence_of(desc_, b);
             each_block(chunk, s.q_len, [&](int64_t first, int count) {
                 tier_.query_needs(load_queries(b, h, s, first, count, thread), thread_pack(thread),
-                                  &buffers_.need_largest[entry], &buffers_.need_sum[entry]);
+                                  &buffers_.needs[entry]);
             });
         });
     }
@@ -311,19 +296,20 @@ class Quantizer {
     float q_base(int64_t b, int64_t h) const {
         if (desc_.q_base.given()) return given(desc_.q_base, b, h, 0);
         const Sequence s = sequence_of(desc_, b);
-        const int64_t rows = s.q_len * desc_.q_heads_per_kv(), chunks = chunks_of(desc_.q_len);
-        if (rows == 0 || desc_.q.data == nullptr) return 1.0f;  // no query will read it
+        const int64_t chunks = chunks_of(desc_.q_len);
+        if (s.q_len == 0 || desc_.q.data == nullptr) return 1.0f;  // no query will read it
         const int64_t first = (b * desc_.q_heads + h * desc_.q_heads_per_kv()) * chunks;
-        float largest = 0;
-        double sum = 0;
+        QueryNeeds all{};
         for (int64_t e = first; e < first + desc_.q_heads_per_kv() * chunks; ++e) {
-            largest = std::max(largest, buffers_.need_largest[e]);
-            sum += buffers_.need_sum[e];
+            all.largest = std::max(all.largest, buffers_.needs[e].largest);
+            all.sum += buffers_.needs[e].sum;
+            all.rows += buffers_.needs[e].rows;
         }
-        return numerics::q_base_scale(largest, static_cast<float>(sum / static_cast<double>(rows)));
+        const double typical = all.sum / static_cast<double>(std::max<int64_t>(all.rows, 1));
+        return numerics::q_base_scale(all.largest, static_cast<float>(typical));
     }
 
-    // -- packing -----------------------------------------------------------------------------------------------------
+    // -- packing --
     void pack_kv() {
         const int64_t tiles = kv_rows_.varlen ? desc_.kv_len / recipe_.tile + 1 : kv_rows_.rows / recipe_.tile;
         each_piece(desc_.kv_heads, tiles, [&](int64_t b, int64_t h, int64_t tile, int thread) {
@@ -354,26 +340,27 @@ class Quantizer {
         keep_tail(b, h, keys, k_rows, v_rows);
         const auto at_row = [](auto* base, int64_t index) { return base ? base + index : nullptr; };
         const bool tile_scales = recipe_.v_scale == VScale::kChannelTile;
-        PackTile t{.desc = desc_,
-                   .dim = dim_,
-                   .dim_v = dim_v_,
-                   .keys = keys,
-                   .a = score_factor(desc_),
-                   .k_rows = k_rows,
-                   .v_rows = v_rows,
-                   .c_k = kv<float>("c_k") + at * dim_,
-                   .c_q = kv<float>("c_q") + at * dim_,
-                   .q_base = kv<float>("q_base")[at],
-                   .v_channel_scale = recipe_.v_scale == VScale::kChannel ? kv<float>("v_scale") + at * dim_v_ : nullptr,
-                   .v_mean = at_row(kv<float>("v_mean"), at * dim_v_),
-                   .k_codes = kv<int8_t>("k_codes") + row * dim_,
-                   .k_scale = kv<float>("k_scale") + row,
-                   .k_pair = kv<int16_t>("k_pair") + 2 * row,
-                   .tile_base = kv<float>("tile_base") + tile_index,
-                   .v_codes = kv<char>("v_codes") +
-                              row * dim_v_ * (recipe_.pv == Format::kInt8 ? 1 : int64_t{sizeof(uint16_t)}),
-                   .v_scale = at_row(kv<float>("v_scale"), tile_scales ? tile_index * dim_v_ : tile_index),
-                   .v_weight = at_row(kv<uint8_t>("v_weight"), row)};
+        PackTile t{
+            .desc = desc_,
+            .dim = dim_,
+            .dim_v = dim_v_,
+            .keys = keys,
+            .a = score_factor(desc_),
+            .k_rows = k_rows,
+            .v_rows = v_rows,
+            .c_k = kv<float>("c_k") + at * dim_,
+            .c_q = kv<float>("c_q") + at * dim_,
+            .q_base = kv<float>("q_base")[at],
+            .v_channel_scale = recipe_.v_scale == VScale::kChannel ? kv<float>("v_scale") + at * dim_v_ : nullptr,
+            .v_mean = at_row(kv<float>("v_mean"), at * dim_v_),
+            .k_codes = kv<int8_t>("k_codes") + row * dim_,
+            .k_scale = kv<float>("k_scale") + row,
+            .k_pair = kv<int16_t>("k_pair") + 2 * row,
+            .tile_base = kv<float>("tile_base") + tile_index,
+            .v_codes =
+                kv<char>("v_codes") + row * dim_v_ * (recipe_.pv == Format::kInt8 ? 1 : int64_t{sizeof(uint16_t)}),
+            .v_scale = at_row(kv<float>("v_scale"), tile_scales ? tile_index * dim_v_ : tile_index),
+            .v_weight = at_row(kv<uint8_t>("v_weight"), row)};
         tier_.pack_kv_tile(t, thread_pack(thread));
     }
 
@@ -492,7 +479,6 @@ class Quantizer {
     const Call& call_;
     const AttentionDesc& desc_;
     const Recipe& recipe_;
-    const int64_t kv_capacity_;
     const PackedLayout kv_layout_, q_layout_;
     const PackedRows kv_rows_;
     const int64_t dim_, dim_v_;
@@ -510,11 +496,13 @@ int64_t quantize_workspace(const Tier& tier, const AttentionDesc& desc, const Co
 
 Status quantize(const Tier& tier, const Call& call, int64_t kv_capacity, void* packed_q, void* packed_kv,
                 const void* ready) {
-    return Quantizer(tier, call, kv_capacity, packed_q, packed_kv).quantize(ready);
+    Quantizer(tier, call, kv_capacity, packed_q, packed_kv).quantize(ready);
+    return Status::ok();
 }
 
 Status append(const Tier& tier, const Call& call, int64_t kv_capacity, void* packed_kv) {
-    return Quantizer(tier, call, kv_capacity, nullptr, packed_kv).append();
+    Quantizer(tier, call, kv_capacity, nullptr, packed_kv).append();
+    return Status::ok();
 }
 
 }  // namespace clary::cpu

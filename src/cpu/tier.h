@@ -72,7 +72,7 @@ struct PackQueries {
     const AttentionDesc& desc;
     int64_t dim;  // padded
     int rows;
-    int64_t first_row;  // within the sequence, for the scale groups; a multiple of 128
+    int64_t first_row;    // within the sequence, for the scale groups; a multiple of 128
     const float* q_rows;  // [128, dim], zeros past the rows and past head_dim
     const float* c_k;     // [dim] or null
     const float* c_q;     // [dim]
@@ -82,6 +82,12 @@ struct PackQueries {
     float* q_scale;
     uint8_t* q_repeat;  // or null
     float* q_shift;     // or null
+};
+
+struct QueryNeeds {
+    double sum;
+    int64_t rows;
+    float largest;
 };
 
 struct Tier {
@@ -94,8 +100,8 @@ struct Tier {
     int64_t (*pack_scratch)(const AttentionDesc& desc);  // bytes per thread
     void (*pack_kv_tile)(const PackTile& tile, void* scratch);
     void (*pack_queries)(const PackQueries& queries, void* scratch);
-    // Largest and summed need (amax / 127) of rotated q - c_q over the rows; for q_base.
-    void (*query_needs)(const PackQueries& queries, void* scratch, float* largest, double* sum);
+    // Adds the needs (amax / 127 of rotated q - c_q) of the finite rows; for q_base.
+    void (*query_needs)(const PackQueries& queries, void* scratch, QueryNeeds* total);
     // Widens low, high [dim_v] by the rotated V rows [count <= 128, dim_v]; the rows are overwritten.
     void (*channel_range)(const AttentionDesc& desc, float* rows, int count, float* low, float* high, void* scratch);
     // Adds the columns of rows [count, dim] to sums; left_out counts the non-finite values of each column.

@@ -49,17 +49,17 @@ struct TierFunctions {
     static void pack_queries(const PackQueries& queries, void* scratch) {
         Packer<V>(queries.desc, scratch).pack(queries);
     }
-    static void query_needs(const PackQueries& queries, void* scratch, float* largest, double* sum) {
-        Packer<V>(queries.desc, scratch).needs(queries, largest, sum);
+    static void query_needs(const PackQueries& queries, void* scratch, QueryNeeds* total) {
+        Packer<V>(queries.desc, scratch).needs(queries, total);
     }
     static void channel_range(const AttentionDesc& desc, float* rows, int count, float* low, float* high,
                               void* scratch) {
         Packer<V>(desc, scratch).channel_range(rows, count, low, high);
     }
 
-    static constexpr Tier kTier{V::kName,       kBlock,      attend_scratch, attend,
-                                pack_scratch,   pack_kv_tile, pack_queries,  query_needs,
-                                channel_range,  Packer<V>::add_columns, load_span<V>};
+    static constexpr Tier kTier{V::kName,     kBlock,       attend_scratch, attend,        pack_scratch,
+                                pack_kv_tile, pack_queries, query_needs,    channel_range, Packer<V>::add_columns,
+                                load_span<V>};
 };
 
 }  // namespace clary::cpu

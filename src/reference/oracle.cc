@@ -14,6 +14,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "numerics/log_add_exp.h"
 #include "numerics/constants.h"
 #include "numerics/digits.h"
 #include "numerics/formats.h"
@@ -287,8 +288,7 @@ class Oracle {
             lse = kLn2 * (row->reference + std::log2(row->lse_sum)) + o_.q_shift[static_cast<size_t>(row_index)];
         }
         if (sink > -kInfinity && !std::isnan(lse)) {
-            const double larger = std::max(sink, lse);
-            const double with_sink = larger + std::log(std::exp(sink - larger) + std::exp(lse - larger));
+            const double with_sink = numerics::log_add_exp(lse, sink);
             for (double& o : row->output) o *= std::exp(lse - with_sink);
             lse = with_sink;
         }

@@ -110,11 +110,24 @@ static void test_contexts(void) {
     }
 }
 
+/* Memory for a layout; its .data is the caller's to free. */
+static clary_packed packed(const clary_packed_layout* layout, int64_t kv_capacity) {
+    clary_packed buffer;
+    memset(&buffer, 0, sizeof(buffer));
+    buffer.struct_size = sizeof(buffer);
+    buffer.data = aligned_alloc(64, (size_t)layout->bytes);
+    buffer.bytes = (size_t)layout->bytes;
+    buffer.kv_capacity = kv_capacity;
+    memset(buffer.data, 0, buffer.bytes);
+    return buffer;
+}
+
 static void test_one_shot_and_two_phases(void) {
     clary_attention_params p = make();
     clary_packed_layout q_layout, kv_layout;
-    char *packed_q, *packed_kv;
+    clary_packed packed_q, packed_kv, other;
     size_t bytes = 0;
+    int32_t i;
     void* workspace;
 
     CHECK(clary_attention(&p) == CLARY_OK);
@@ -122,17 +135,21 @@ static void test_one_shot_and_two_phases(void) {
     memcpy(out2, out, sizeof(out));
     memcpy(lse2, lse, sizeof(lse));
 
+    memset(&q_layout, 0, sizeof(q_layout));
+    memset(&kv_layout, 0, sizeof(kv_layout));
+    CHECK_FAILS(clary_packed_layouts(&p, 0, &q_layout, &kv_layout), CLARY_INVALID_ARGUMENT, "q_layout: struct_size 0");
+    q_layout.struct_size = kv_layout.struct_size = sizeof(q_layout);
     CHECK(clary_packed_layouts(&p, 0, &q_layout, &kv_layout) == CLARY_OK);
     CHECK(q_layout.struct_size == sizeof(q_layout) && kv_layout.struct_size == sizeof(kv_layout));
     CHECK(q_layout.is_kv == 0 && kv_layout.is_kv == 1);
     CHECK(strstr(kv_layout.recipe, "int8_int8") != NULL);
     CHECK(kv_layout.section_count > 5 && kv_layout.section_count <= CLARY_MAX_SECTIONS);
     CHECK(clary_packed_layouts(&p, 0, NULL, NULL) == CLARY_OK);
-    packed_q = malloc((size_t)q_layout.bytes);
-    packed_kv = malloc((size_t)kv_layout.bytes);
-    CHECK(clary_quantize(&p, 0, packed_q, packed_kv, NULL) == CLARY_OK);
+    packed_q = packed(&q_layout, 0);
+    packed_kv = packed(&kv_layout, 0);
+    CHECK(clary_quantize(&p, &packed_q, &packed_kv, NULL) == CLARY_OK);
     memset(out, 0xff, sizeof(out));
-    CHECK(clary_attend(&p, 0, packed_q, packed_kv) == CLARY_OK);
+    CHECK(clary_attend(&p, &packed_q, &packed_kv) == CLARY_OK);
     CHECK(memcmp(out, out2, sizeof(out)) == 0);
     CHECK(memcmp(lse, lse2, sizeof(lse)) == 0);
 
@@ -152,45 +169,84 @@ static void test_one_shot_and_two_phases(void) {
 
     /* Wrong use of the two phases. */
     p = make();
-    CHECK_FAILS(clary_quantize(&p, 0, NULL, NULL, NULL), CLARY_INVALID_ARGUMENT, "packed_q and packed_kv: null");
-    CHECK_FAILS(clary_quantize(&p, 0, packed_q, NULL, NULL), CLARY_INVALID_ARGUMENT, "packed_kv_ready: null");
-    CHECK_FAILS(clary_quantize(&p, 0, packed_q, packed_kv, packed_kv), CLARY_INVALID_ARGUMENT, "packed_kv_ready");
-    CHECK_FAILS(clary_quantize(&p, 5, packed_q, packed_kv, NULL), CLARY_INVALID_ARGUMENT, "kv_capacity: 5");
-    CHECK_FAILS(clary_quantize(&p, -1, packed_q, packed_kv, NULL), CLARY_INVALID_ARGUMENT, "kv_capacity: -1");
-    CHECK_FAILS(clary_attend(&p, 0, NULL, packed_kv), CLARY_INVALID_ARGUMENT, "packed_q: null");
-    CHECK_FAILS(clary_attend(&p, 0, packed_q, NULL), CLARY_INVALID_ARGUMENT, "packed_kv: null");
-    CHECK_FAILS(clary_append_kv(&p, 100, NULL), CLARY_INVALID_ARGUMENT, "packed_kv: null");
-    CHECK_FAILS(clary_append_kv(&p, 0, packed_kv), CLARY_INVALID_ARGUMENT, "kv_capacity: 0");
+    CHECK_FAILS(clary_quantize(&p, NULL, NULL, NULL), CLARY_INVALID_ARGUMENT, "q and kv: null");
+    CHECK_FAILS(clary_quantize(&p, &packed_q, NULL, NULL), CLARY_INVALID_ARGUMENT, "kv_ready: null");
+    CHECK_FAILS(clary_quantize(&p, &packed_q, &packed_kv, &packed_kv), CLARY_INVALID_ARGUMENT, "kv_ready: given");
+    other = packed_kv;
+    other.kv_capacity = 5;
+    CHECK_FAILS(clary_quantize(&p, &packed_q, &other, NULL), CLARY_INVALID_ARGUMENT, "kv_capacity: 5");
+    other.kv_capacity = -1;
+    CHECK_FAILS(clary_quantize(&p, &packed_q, &other, NULL), CLARY_INVALID_ARGUMENT, "kv_capacity: -1");
+    other = packed_kv;
+    other.bytes -= 1;
+    CHECK_FAILS(clary_attend(&p, &packed_q, &other), CLARY_INVALID_ARGUMENT, "kv: ");
+    other = packed_kv;
+    other.data = (char*)other.data + 4;
+    CHECK_FAILS(clary_attend(&p, &packed_q, &other), CLARY_INVALID_ARGUMENT,
+                "kv: not aligned; allowed: a multiple of 64");
+    other = packed_kv;
+    other.struct_size = 0;
+    CHECK_FAILS(clary_attend(&p, &packed_q, &other), CLARY_INVALID_ARGUMENT, "kv: struct_size 0");
+    CHECK_FAILS(clary_attend(&p, NULL, &packed_kv), CLARY_INVALID_ARGUMENT, "q: null");
+    CHECK_FAILS(clary_attend(&p, &packed_q, NULL), CLARY_INVALID_ARGUMENT, "kv: null");
+    CHECK_FAILS(clary_append_kv(&p, NULL), CLARY_INVALID_ARGUMENT, "kv: null");
+    CHECK_FAILS(clary_append_kv(&p, &packed_kv), CLARY_INVALID_ARGUMENT, "kv_capacity: 0");
+
+    /* A buffer used as something else than it was packed as. */
+    p.has_scale = 1;
+    p.scale = 0.5;
+    CHECK_FAILS(clary_attend(&p, &packed_q, &packed_kv), CLARY_INVALID_ARGUMENT, "scale: 0.5, but q was packed with");
+    p = make();
+    p.recipe = "int8_int8:fast";
+    CHECK_FAILS(clary_attend(&p, &packed_q, &packed_kv), CLARY_INVALID_ARGUMENT, "was not packed for these shapes");
+    p = make();
+    other = packed(&kv_layout, 0);
+    CHECK_FAILS(clary_attend(&p, &packed_q, &other), CLARY_INVALID_ARGUMENT, "kv: is not a packed buffer");
+    k[0] += 100; /* another K has another mean, and Q was packed against that of the first */
+    CHECK(clary_quantize(&p, NULL, &other, NULL) == CLARY_OK);
+    k[0] -= 100;
+    CHECK_FAILS(clary_attend(&p, &packed_q, &other), CLARY_INVALID_ARGUMENT, "q: was packed for another K and V");
+    /* Lengths that lie, as a damaged file has them. */
+    for (i = 0; i < kv_layout.section_count; ++i) {
+        if (strcmp(kv_layout.sections[i].name, "lengths") != 0) continue;
+        ((int64_t*)((char*)packed_kv.data + kv_layout.sections[i].offset))[0] = -5;
+        CHECK_FAILS(clary_attend(&p, &packed_q, &packed_kv), CLARY_INVALID_ARGUMENT, "kv: holds a length of -5");
+        ((int64_t*)((char*)packed_kv.data + kv_layout.sections[i].offset))[0] = kKvLen + 1;
+        CHECK_FAILS(clary_attend(&p, &packed_q, &packed_kv), CLARY_INVALID_ARGUMENT, "kv: holds a length of 71");
+    }
+    free(other.data);
+    p = make();
     p.q.data = NULL;
-    CHECK_FAILS(clary_quantize(&p, 0, packed_q, packed_kv, NULL), CLARY_INVALID_ARGUMENT, "q.data: null");
+    CHECK_FAILS(clary_quantize(&p, &packed_q, &packed_kv, NULL), CLARY_INVALID_ARGUMENT, "q.data: null");
     p = make();
     p.v.data = NULL;
-    CHECK_FAILS(clary_quantize(&p, 0, packed_q, packed_kv, NULL), CLARY_INVALID_ARGUMENT, "v.data: null");
+    CHECK_FAILS(clary_quantize(&p, &packed_q, &packed_kv, NULL), CLARY_INVALID_ARGUMENT, "v.data: null");
     p = make();
     p.backend = "reference";
-    CHECK_FAILS(clary_quantize(&p, 0, packed_q, packed_kv, NULL), CLARY_UNSUPPORTED, "reference");
-    free(packed_q);
-    free(packed_kv);
+    CHECK_FAILS(clary_quantize(&p, &packed_q, &packed_kv, NULL), CLARY_UNSUPPORTED, "reference");
+    free(packed_q.data);
+    free(packed_kv.data);
 }
 
 static void test_append(void) {
     clary_attention_params p = make();
     clary_packed_layout kv_layout;
-    char* cache;
+    clary_packed cache;
     p.recipe = "int8_fp16";
+    kv_layout.struct_size = sizeof(kv_layout);
     CHECK(clary_packed_layouts(&p, 200, NULL, &kv_layout) == CLARY_OK);
-    cache = malloc((size_t)kv_layout.bytes);
-    CHECK(clary_quantize(&p, 200, NULL, cache, NULL) == CLARY_OK);
-    CHECK(clary_append_kv(&p, 200, cache) == CLARY_OK);
-    CHECK(((const int64_t*)(cache + kv_layout.sections[0].offset))[0] == 2 * kKvLen ||
-          strcmp(kv_layout.sections[0].name, "lengths") != 0);
-    CHECK_FAILS(clary_append_kv(&p, 200, cache), CLARY_INVALID_ARGUMENT, "70");
-    free(cache);
+    cache = packed(&kv_layout, 200);
+    CHECK(clary_quantize(&p, NULL, &cache, NULL) == CLARY_OK);
+    CHECK(clary_append_kv(&p, &cache) == CLARY_OK);
+    CHECK_FAILS(clary_append_kv(&p, &cache), CLARY_INVALID_ARGUMENT,
+                "k: 70 tokens behind the 140 of sequence 0 pass the capacity; allowed: 60 more");
+    free(cache.data);
 }
 
 static void test_null_and_size(void) {
     clary_attention_params p = make();
     clary_kernel_info info;
+    clary_packed packed_any;
     const char* json = NULL;
     size_t bytes = 0;
     float marker = out[0] = 12345.0f;
@@ -198,21 +254,32 @@ static void test_null_and_size(void) {
     CHECK_FAILS(clary_workspace_size(NULL, 1, &bytes), CLARY_INVALID_ARGUMENT, "params: null");
     CHECK_FAILS(clary_workspace_size(&p, 1, NULL), CLARY_INVALID_ARGUMENT, "bytes: null");
     CHECK_FAILS(clary_packed_layouts(NULL, 0, NULL, NULL), CLARY_INVALID_ARGUMENT, "params: null");
-    CHECK_FAILS(clary_quantize(NULL, 0, &p, &p, NULL), CLARY_INVALID_ARGUMENT, "params: null");
-    CHECK_FAILS(clary_attend(NULL, 0, &p, &p), CLARY_INVALID_ARGUMENT, "params: null");
-    CHECK_FAILS(clary_append_kv(NULL, 10, &p), CLARY_INVALID_ARGUMENT, "params: null");
+    CHECK_FAILS(clary_quantize(NULL, &packed_any, &packed_any, NULL), CLARY_INVALID_ARGUMENT, "params: null");
+    CHECK_FAILS(clary_attend(NULL, &packed_any, &packed_any), CLARY_INVALID_ARGUMENT, "params: null");
+    CHECK_FAILS(clary_append_kv(NULL, &packed_any), CLARY_INVALID_ARGUMENT, "params: null");
     CHECK_FAILS(clary_explain(NULL, &json), CLARY_INVALID_ARGUMENT, "params: null");
     CHECK_FAILS(clary_explain(&p, NULL), CLARY_INVALID_ARGUMENT, "json: null");
     CHECK_FAILS(clary_kernel_get(0, NULL), CLARY_INVALID_ARGUMENT, "info: null");
     memset(&info, 0, sizeof(info));
-    CHECK_FAILS(clary_kernel_get(0, &info), CLARY_INVALID_ARGUMENT, "struct_size: 0; allowed");
+    CHECK_FAILS(clary_kernel_get(0, &info), CLARY_INVALID_ARGUMENT, "struct_size 0; allowed");
     info.struct_size = sizeof(info);
     CHECK_FAILS(clary_kernel_get(-1, &info), CLARY_INVALID_ARGUMENT, "index: -1; allowed: 0..");
     CHECK_FAILS(clary_kernel_get(clary_kernel_count(), &info), CLARY_INVALID_ARGUMENT, "index");
     p.struct_size = 8;
-    CHECK_FAILS(clary_attention(&p), CLARY_INVALID_ARGUMENT, "struct_size: 8; allowed");
-    p.struct_size = sizeof(p) + 8;
-    CHECK_FAILS(clary_explain(&p, &json), CLARY_INVALID_ARGUMENT, "struct_size");
+    CHECK_FAILS(clary_attention(&p), CLARY_INVALID_ARGUMENT, "struct_size 8; allowed");
+    /* A caller built against a later header: fine while it sets nothing that this version does not know. */
+    {
+        struct {
+            clary_attention_params params;
+            int64_t later;
+        } newer;
+        memset(&newer, 0, sizeof(newer));
+        newer.params = make();
+        newer.params.struct_size = sizeof(newer);
+        CHECK(clary_explain(&newer.params, &json) == CLARY_OK);
+        newer.later = 1;
+        CHECK_FAILS(clary_explain(&newer.params, &json), CLARY_UNSUPPORTED, "is set; allowed: fields of this version");
+    }
     CHECK(out[0] == marker); /* failures write nothing */
 }
 
@@ -237,8 +304,15 @@ static void test_merge(void) {
     clary_tensor out_a = tensor(a, 4, 1, 1, 2, 4), out_b = tensor(b, 4, 1, 1, 2, 4);
     clary_tensor lse_a = tensor(la, 3, 1, 1, 2, 0), lse_b = tensor(lb, 3, 1, 1, 2, 0);
     clary_tensor bad;
+    clary_merge_params m;
     lb[1] = logf(3);
-    CHECK(clary_merge(&out_a, &lse_a, &out_b, &lse_b) == CLARY_OK);
+    memset(&m, 0, sizeof(m));
+    m.struct_size = sizeof(m);
+    m.out_a = out_a;
+    m.lse_a = lse_a;
+    m.out_b = out_b;
+    m.lse_b = lse_b;
+    CHECK(clary_merge(&m) == CLARY_OK);
     CHECK(fabsf(a[0] - 2) < 1e-6f && fabsf(a[4] - 5) < 1e-6f);
     CHECK(fabsf(la[0] - logf(2)) < 1e-6f && fabsf(la[1] - logf(4)) < 1e-6f);
     /* -inf on one side, whose row may hold anything; on both sides. */
@@ -247,34 +321,49 @@ static void test_merge(void) {
     la[1] = lb[1] = -INFINITY;
     a[4] = 0;
     b[4] = 0;
-    CHECK(clary_merge(&out_a, &lse_a, &out_b, &lse_b) == CLARY_OK);
+    CHECK(clary_merge(&m) == CLARY_OK);
     CHECK(a[0] == 3 && la[0] == 0);
     CHECK(a[4] == 0 && isinf(la[1]) && la[1] < 0);
     la[0] = 1;
     lb[0] = -INFINITY;
     b[0] = NAN;
-    CHECK(clary_merge(&out_a, &lse_a, &out_b, &lse_b) == CLARY_OK);
+    CHECK(clary_merge(&m) == CLARY_OK);
     CHECK(a[0] == 3 && la[0] == 1);
     /* NaN says that a side is broken: so is the sum. */
     lb[0] = NAN;
-    CHECK(clary_merge(&out_a, &lse_a, &out_b, &lse_b) == CLARY_OK);
+    CHECK(clary_merge(&m) == CLARY_OK);
     CHECK(isnan(a[0]) && isnan(la[0]));
     /* A difference beyond exp's range. */
     la[1] = 1000;
     lb[1] = -1000;
     a[4] = 7;
-    CHECK(clary_merge(&out_a, &lse_a, &out_b, &lse_b) == CLARY_OK);
+    CHECK(clary_merge(&m) == CLARY_OK);
     CHECK(a[4] == 7 && la[1] == 1000);
-    CHECK_FAILS(clary_merge(NULL, &lse_a, &out_b, &lse_b), CLARY_INVALID_ARGUMENT, "null");
+    CHECK_FAILS(clary_merge(NULL), CLARY_INVALID_ARGUMENT, "params: null");
     bad = lse_b;
     bad.shape[2] = 3;
-    CHECK_FAILS(clary_merge(&out_a, &lse_a, &out_b, &bad), CLARY_INVALID_ARGUMENT, "lse_b: tokens is 3");
-    bad = out_a;
-    bad.stride[2] = 0;
-    CHECK_FAILS(clary_merge(&bad, &lse_a, &out_b, &lse_b), CLARY_INVALID_ARGUMENT, "out_a: stride[2] is 0");
-    bad = lse_a;
-    bad.dtype = CLARY_FP16;
-    CHECK_FAILS(clary_merge(&out_a, &bad, &out_b, &lse_b), CLARY_INVALID_ARGUMENT, "lse_a: dtype fp16");
+    m.lse_b = bad;
+    CHECK_FAILS(clary_merge(&m), CLARY_INVALID_ARGUMENT, "lse_b: tokens is 3");
+    m.lse_b = lse_b;
+    m.out_a.stride[2] = 0;
+    CHECK_FAILS(clary_merge(&m), CLARY_INVALID_ARGUMENT, "out_a: stride[2] is 0");
+    m.out_a = out_a;
+    m.lse_a.dtype = CLARY_FP16;
+    CHECK_FAILS(clary_merge(&m), CLARY_INVALID_ARGUMENT, "lse_a: dtype fp16");
+    m.lse_a = lse_a;
+    /* Packed sequences: out [T, H, D], lse [H, T]; here two tokens of one head. */
+    m.out_a = tensor(a, 3, 2, 1, 4, 0);
+    m.out_b = tensor(b, 3, 2, 1, 4, 0);
+    m.lse_a = tensor(la, 2, 1, 2, 0, 0);
+    m.lse_b = tensor(lb, 2, 1, 2, 0, 0);
+    a[0] = 1;
+    b[0] = 3;
+    a[4] = 2;
+    b[4] = 6;
+    la[0] = lb[0] = la[1] = 0;
+    lb[1] = logf(3);
+    CHECK(clary_merge(&m) == CLARY_OK);
+    CHECK(fabsf(a[0] - 2) < 1e-6f && fabsf(a[4] - 5) < 1e-6f && fabsf(la[1] - logf(4)) < 1e-6f);
 }
 
 static void test_dlpack(void) {

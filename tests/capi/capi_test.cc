@@ -86,6 +86,7 @@ TEST(Capi, ExplainSaysWhatRunsAndWhatItTakes) {
     EXPECT_EQ(json.at("workspace_bytes"), one_shot);
     EXPECT_EQ(json.at("phase_workspace_bytes"), phase);
     clary_packed_layout q{}, kv{};
+    q.struct_size = kv.struct_size = sizeof(q);
     ASSERT_EQ(clary_packed_layouts(&params, 0, &q, &kv), CLARY_OK);
     EXPECT_EQ(json.at("packed_bytes"), q.bytes + kv.bytes);
     EXPECT_EQ(json.at("workspace_bytes"), q.bytes + kv.bytes + static_cast<int64_t>(phase));

@@ -12,8 +12,7 @@
 
 namespace clary::cases {
 
-// -- result against exact float64 attention: relative L1 over the whole output
-// -----------------------------------------
+// -- result against exact float64 attention: relative L1 over the whole output --
 //
 // Scores. Q and K of N(0, 1) elements with per-row scales amax / 127, amax about 3: a code step of 3 / 127 = 0.024 and
 // so an error of 0.024 / sqrt(12) = 0.0068 per element, uniform and independent. A score sums D products, of Q's and
@@ -46,8 +45,7 @@ inline double output_rounding(DType out) {
     return out == DType::kF16 ? 0x1p-11 : out == DType::kBF16 ? 0x1p-8 : 0x1p-23;
 }
 
-// -- attend from identical packed operands against the oracle
-// ------------------------------------------------------------
+// -- attend from identical packed operands against the oracle --
 //
 // Integer sums are exact on both sides. exp2 differs: the polynomial (2.6e-6) and the fma of score and maximum, whose
 // rounding in base 2 is u * |x| <= 2^-24 * 2^6 (weights below 2^-64 count nothing): 4e-6 ln 2. So P before rounding
@@ -85,8 +83,7 @@ inline constexpr double kLse = 1e-4;
 // fp32 holds an LSE of size x to 2^-24 x, and its terms (reference, shift) likewise.
 inline double lse_rounding(float lse) { return 0x1p-21 * std::fabs(static_cast<double>(lse)); }
 
-// -- packed codes against the reference quantizer
-// -------------------------------------------------------------------------
+// -- packed codes against the reference quantizer --
 //
 // Both follow one written order of fp32 operations; only means (float64 against chunks), dot products and log2 may
 // differ in the last bits. A code flips where x / scale lies within some 2^-22 * 127 of a tie: 3e-5 of all codes, ten
@@ -97,10 +94,9 @@ inline constexpr double kScaleError = 1e-6;  // relative
 // hundred times that where a value is so much louder.
 inline constexpr double kMeanError = 1e-6;
 
-// -- tiers against each other
-// ---------------------------------------------------------------------------------------------- Each is within
-// attend_l1 of the oracle from its own packed operands, and those differ in kCodeFlipRate of the codes by one step of 1
-// / 127 of amax.
+// -- tiers against each other --
+// Each is within attend_l1 of the oracle from its own packed operands, and those differ in kCodeFlipRate of the codes
+// by one step of 1 / 127 of amax.
 inline double tiers_l1(const Recipe& recipe, const Case& c) {
     return 2 * attend_l1(recipe, c) + (recipe.quantized() ? 1e-4 : 0);
 }

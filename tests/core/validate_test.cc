@@ -62,7 +62,7 @@ std::vector<Mistake> mistakes() {
     };
     const double kNan = std::numeric_limits<double>::quiet_NaN();
     return {
-        {"struct_size", "dense", [](Params& p) { p.struct_size = 1; }, {"struct_size: 1; allowed: "}},
+        {"struct_size", "dense", [](Params& p) { p.struct_size = 1; }, {"params: struct_size 1; allowed: "}},
         {"q rank", "dense", [](Params& p) { p.q.ndim = 3; }, {"q: 3 dimensions; allowed: 4"}},
         {"q rank varlen", "varlen", [](Params& p) { p.q.ndim = 4; }, {"q: 4 dimensions; allowed: 3"}},
         {"q missing", "dense", [](Params& p) { p.q = {}; }, {"q: 0 dimensions; allowed: 4"}},
@@ -132,14 +132,21 @@ std::vector<Mistake> mistakes() {
              p.has_scale = 1;
              p.scale = kNan;
          },
-         {"scale: nan; allowed: a finite number"}},
+         {"scale: nan; allowed: 0, or 1e-20 to 1e20"}},
+        {"scale tiny",
+         "dense",
+         [](Params& p) {
+             p.has_scale = 1;
+             p.scale = -1e-30;
+         },
+         {"scale: -1e-30; allowed: 0, or 1e-20 to 1e20"}},
         {"scale huge",
          "dense",
          [](Params& p) {
              p.has_scale = 1;
              p.scale = 1e31;
          },
-         {"scale: 1e+31; allowed: a finite number within +-1e30"}},
+         {"scale: 1e+31; allowed: 0, or 1e-20 to 1e20"}},
         {"causal", "dense", [](Params& p) { p.causal = 4; }, {"causal: 4; allowed: 0 (none)"}},
         {"offset without causal",
          "dense",
@@ -158,8 +165,20 @@ std::vector<Mistake> mistakes() {
          {"causal_offsets: length is 3, but the batch is 2"}},
         {"offsets type",
          "full",
-         [](Params& p) { p.causal_offsets.dtype = CLARY_INT32; },
-         {"causal_offsets: dtype int32", "allowed: int64"}},
+         [](Params& p) { p.causal_offsets.dtype = CLARY_FP32; },
+         {"causal_offsets: dtype fp32", "allowed: int32, int64"}},
+        {"both offsets",
+         "full",
+         [](Params& p) { p.causal_offset = 1; },
+         {"causal_offset: 1", "allowed: one of the two"}},
+        {"max_seqlen dense",
+         "dense",
+         [](Params& p) { p.max_seqlen_k = 9; },
+         {"max_seqlen_k: given without cu_seqlens_q"}},
+        {"stride reach",
+         "dense",
+         [](Params& p) { p.k.stride[2] = int64_t{1} << 45; },
+         {"k: stride[2] is 35184372088832", "allowed: a tensor that spans less than 2^46"}},
         {"offsets value",
          "full",
          [](Params& p) { p.causal_offsets.data = bad_offsets; },
@@ -227,7 +246,7 @@ std::vector<Mistake> mistakes() {
          "varlen",
          [](Params& p) { p.max_seqlen_k = 4; },
          {"cu_seqlens_k: a sequence of 5 tokens is longer than the given maximum 4"}},
-        {"max negative", "varlen", [](Params& p) { p.max_seqlen_q = -1; }, {"max_seqlen: -1 and 0; allowed: >= 0"}},
+        {"max negative", "varlen", [](Params& p) { p.max_seqlen_q = -1; }, {"max_seqlen_q: -1; allowed: 0 (found)"}},
         {"paged and varlen",
          "varlen",
          [=](Params& p) {
@@ -236,8 +255,8 @@ std::vector<Mistake> mistakes() {
          {"block_table: not allowed together with cu_seqlens_q"}},
         {"page table type",
          "paged",
-         [](Params& p) { p.block_table.dtype = CLARY_INT64; },
-         {"block_table: dtype int64", "allowed: int32"}},
+         [](Params& p) { p.block_table.dtype = CLARY_FP32; },
+         {"block_table: dtype fp32", "allowed: int32, int64"}},
         {"page table batch",
          "paged",
          [](Params& p) { p.block_table.shape[0] = 1; },

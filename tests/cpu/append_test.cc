@@ -39,9 +39,11 @@ void freeze(const Packed& from, clary_attention_params* params) {
             if (s.ndim == 3) tensor->shape[2] = params->k.shape[3];
         }
     };
-    give("c_k", &params->c_k);
-    give("c_q", &params->c_q);
-    give("q_base", &params->q_base);
+    Recipe recipe;
+    ASSERT_TRUE(parse_recipe(params->recipe, &recipe).is_ok());
+    if (recipe.smooth_k) give("c_k", &params->c_k);
+    if (recipe.smooth_q) give("c_q", &params->c_q);
+    if (recipe.key_bias()) give("q_base", &params->q_base);
 }
 
 const char* const kRecipes[] = {"int8_int8",
@@ -68,7 +70,8 @@ void check_pieces(const std::vector<int64_t>& pieces) {
             int64_t length = pieces[0];
             for (size_t i = 1; i < pieces.size(); ++i) {
                 const clary_attention_params part = slice(params, length, pieces[i]);
-                ASSERT_EQ(clary_append_kv(&part, kCapacity, prefill.kv->data()), CLARY_OK) << clary_last_error();
+                const clary_packed kv = prefill.kv_buffer();
+                ASSERT_EQ(clary_append_kv(&part, &kv), CLARY_OK) << clary_last_error();
                 length += pieces[i];
             }
             EXPECT_TRUE(prefill.kv->canaries_intact());
@@ -94,9 +97,9 @@ void check_pieces(const std::vector<int64_t>& pieces) {
             }
 
             // And so attending from it gives the same bits.
-            attend(&problem, params, whole, kCapacity);
+            attend(&problem, params, whole);
             const std::vector<unsigned char> expected = problem.output_bytes();
-            attend(&problem, params, prefill, kCapacity);
+            attend(&problem, params, prefill);
             EXPECT_EQ(problem.output_bytes(), expected);
         }
 }
@@ -119,7 +122,8 @@ TEST(Append, BeyondTheCapacityFailsAndChangesNothing) {
         const clary_attention_params params = with(problem, recipe, "cpu");
         const Packed cache = pack(params, 150);
         const std::vector<unsigned char> before = section_bytes(cache.kv_layout, *cache.kv);
-        EXPECT_EQ(clary_append_kv(&params, 150, cache.kv->data()), CLARY_INVALID_ARGUMENT) << recipe;
+        const clary_packed kv = cache.kv_buffer();
+        EXPECT_EQ(clary_append_kv(&params, &kv), CLARY_INVALID_ARGUMENT) << recipe;
         EXPECT_NE(std::string(clary_last_error()).find("100"), std::string::npos) << clary_last_error();
         EXPECT_EQ(section_bytes(cache.kv_layout, *cache.kv), before);
     }
@@ -130,7 +134,8 @@ TEST(Append, ChannelScalesCannotGrow) {
     Problem problem(c);
     const clary_attention_params params = with(problem, "int8_int8:fast", "cpu");
     const Packed cache = pack(params, 100);
-    EXPECT_EQ(clary_append_kv(&params, 100, cache.kv->data()), CLARY_UNSUPPORTED);
+    const clary_packed kv = cache.kv_buffer();
+    EXPECT_EQ(clary_append_kv(&params, &kv), CLARY_UNSUPPORTED);
     EXPECT_NE(std::string(clary_last_error()).find("v_scale=channel"), std::string::npos);
 }
 
@@ -142,8 +147,8 @@ TEST(Append, QueriesAgainstAReadyCache) {
         const clary_attention_params params = with(problem, recipe, "cpu");
         const Packed both = pack(params, kCapacity);
         Guarded q(both.q->size());
-        ASSERT_EQ(clary_quantize(&params, kCapacity, q.data(), nullptr, both.kv->data()), CLARY_OK)
-            << clary_last_error();
+        const clary_packed q_buffer = buffer_of(q, kCapacity), kv_buffer = both.kv_buffer();
+        ASSERT_EQ(clary_quantize(&params, &q_buffer, nullptr, &kv_buffer), CLARY_OK) << clary_last_error();
         EXPECT_EQ(section_bytes(both.q_layout, q), section_bytes(both.q_layout, *both.q)) << recipe;
     }
 }

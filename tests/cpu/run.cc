@@ -79,8 +79,19 @@ void run_one_shot(Problem* problem, clary_attention_params params) {
     EXPECT_EQ(problem->damage(), "");
 }
 
+clary_packed buffer_of(const Guarded& memory, int64_t kv_capacity) {
+    clary_packed buffer{};
+    buffer.struct_size = sizeof(buffer);
+    buffer.data = const_cast<void*>(static_cast<const void*>(memory.data()));
+    buffer.bytes = memory.size();
+    buffer.kv_capacity = kv_capacity;
+    return buffer;
+}
+
 Packed pack(const clary_attention_params& params, int64_t kv_capacity) {
     Packed packed;
+    packed.q_layout.struct_size = packed.kv_layout.struct_size = sizeof(clary_packed_layout);
+    packed.kv_capacity = kv_capacity;
     EXPECT_EQ(clary_packed_layouts(&params, kv_capacity, &packed.q_layout, &packed.kv_layout), CLARY_OK)
         << clary_last_error();
     packed.q = std::make_unique<Guarded>(static_cast<size_t>(packed.q_layout.bytes));
@@ -91,15 +102,15 @@ Packed pack(const clary_attention_params& params, int64_t kv_capacity) {
     clary_attention_params given = params;
     given.workspace = workspace.data();
     given.workspace_size = bytes;
-    EXPECT_EQ(clary_quantize(&given, kv_capacity, packed.q->data(), packed.kv->data(), nullptr), CLARY_OK)
-        << clary_last_error();
+    const clary_packed q = packed.q_buffer(), kv = packed.kv_buffer();
+    EXPECT_EQ(clary_quantize(&given, &q, &kv, nullptr), CLARY_OK) << clary_last_error();
     EXPECT_TRUE(packed.q->canaries_intact()) << "packed Q overrun";
     EXPECT_TRUE(packed.kv->canaries_intact()) << "packed K and V overrun";
     EXPECT_TRUE(workspace.canaries_intact()) << "workspace overrun while quantizing";
     return packed;
 }
 
-void attend(Problem* problem, const clary_attention_params& params, const Packed& packed, int64_t kv_capacity) {
+void attend(Problem* problem, const clary_attention_params& params, const Packed& packed) {
     size_t bytes = 0;
     ASSERT_EQ(clary_workspace_size(&params, 0, &bytes), CLARY_OK) << clary_last_error();
     Guarded workspace(bytes);
@@ -108,7 +119,8 @@ void attend(Problem* problem, const clary_attention_params& params, const Packed
     given.workspace = workspace.data();
     given.workspace_size = bytes;
     problem->poison_outputs();
-    ASSERT_EQ(clary_attend(&given, kv_capacity, packed.q->data(), packed.kv->data()), CLARY_OK) << clary_last_error();
+    const clary_packed q = packed.q_buffer(), kv = packed.kv_buffer();
+    ASSERT_EQ(clary_attend(&given, &q, &kv), CLARY_OK) << clary_last_error();
     EXPECT_TRUE(workspace.canaries_intact()) << "workspace overrun while attending";
     EXPECT_EQ(problem->damage(), "");
 }

@@ -42,13 +42,19 @@ bool takes(const clary_attention_params& params);
 // One shot with a guarded, poisoned workspace of exactly the reported size; outputs poisoned first.
 void run_one_shot(Problem* problem, clary_attention_params params);
 
+clary_packed buffer_of(const Guarded& memory, int64_t kv_capacity);
+
 // Quantizes and attends in two calls; the packed buffers stay for a look inside.
 struct Packed {
     clary_packed_layout q_layout{}, kv_layout{};
     std::unique_ptr<Guarded> q, kv;
+    int64_t kv_capacity = 0;
+
+    clary_packed q_buffer() const { return buffer_of(*q, kv_capacity); }
+    clary_packed kv_buffer() const { return buffer_of(*kv, kv_capacity); }
 };
 Packed pack(const clary_attention_params& params, int64_t kv_capacity = 0);
-void attend(Problem* problem, const clary_attention_params& params, const Packed& packed, int64_t kv_capacity = 0);
+void attend(Problem* problem, const clary_attention_params& params, const Packed& packed);
 
 // Bytes of all sections (paddings between them left out), for bit comparison.
 std::vector<unsigned char> section_bytes(const clary_packed_layout& layout, const Guarded& buffer);

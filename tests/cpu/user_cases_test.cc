@@ -468,7 +468,13 @@ TEST(UserCases, T54_ShardsOfKeysMergedByLse) {
                     out_a = shard.out;
                     lse_a = shard.lse;
                 } else {
-                    ASSERT_EQ(clary_merge(&out_a, &lse_a, &shard.out, &shard.lse), CLARY_OK) << clary_last_error();
+                    clary_merge_params merge{};
+                    merge.struct_size = sizeof(merge);
+                    merge.out_a = out_a;
+                    merge.lse_a = lse_a;
+                    merge.out_b = shard.out;
+                    merge.lse_b = shard.lse;
+                    ASSERT_EQ(clary_merge(&merge), CLARY_OK) << clary_last_error();
                 }
             }
             EXPECT_LT(relative_l1(parts[0].out, expected.out), 1.1 * whole_error + 1e-6) << recipe << " " << shards;

@@ -128,6 +128,7 @@ void wild_shapes(Bytes* in) {
     const char* json = nullptr;
     size_t bytes = 0;
     clary_packed_layout q{}, kv{};
+    q.struct_size = kv.struct_size = sizeof(q);
     check_status(clary_explain(&p, &json));
     check_status(clary_workspace_size(&p, in->flag(), &bytes));
     const clary_status status = clary_packed_layouts(&p, in->flag() ? in->wild() : 0, &q, &kv);

@@ -109,8 +109,8 @@ void expect_same_through_packing(Problem& p) {
     const std::vector<float> out = p.out, lse = p.lse;
     std::vector<std::byte> q(static_cast<size_t>(packed_q_layout(p.desc).bytes)),
         kv(static_cast<size_t>(packed_kv_layout(p.desc, 0).bytes));
-    write_header(p.desc, packed_q_layout(p.desc), q.data());
-    write_header(p.desc, packed_kv_layout(p.desc, 0), kv.data());
+    write_header(p.desc, packed_q_layout(p.desc), q.data(), 0);
+    write_header(p.desc, packed_kv_layout(p.desc, 0), kv.data(), 0);
     for (int64_t b = 0; b < p.desc.batch; ++b)
         for (int64_t h = 0; h < p.desc.kv_heads; ++h)
             pack(p.desc, b, h, reference::quantize_head(p.desc, b, h), q.data(), kv.data());

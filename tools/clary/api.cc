@@ -64,6 +64,14 @@ void Attention::run() {
     kernel_ = clary_last_kernel();
 }
 
+clary_packed Attention::packed(io::Bytes& bytes) {
+    clary_packed buffer{};
+    buffer.struct_size = sizeof(buffer);
+    buffer.data = bytes.data();
+    buffer.bytes = bytes.size();
+    return buffer;
+}
+
 void Attention::quantize() {
     if (packed_kv_.empty()) {
         q_layout_.struct_size = kv_layout_.struct_size = sizeof(clary_packed_layout);
@@ -71,12 +79,14 @@ void Attention::quantize() {
         packed_q_.assign(static_cast<size_t>(q_layout_.bytes), std::byte{0});
         packed_kv_.assign(static_cast<size_t>(kv_layout_.bytes), std::byte{0});
     }
-    require_ok(clary_quantize(&params_, 0, packed_q_.data(), packed_kv_.data(), nullptr), layer_);
+    const clary_packed q = packed(packed_q_), kv = packed(packed_kv_);
+    require_ok(clary_quantize(&params_, &q, &kv, nullptr), layer_);
 }
 
 void Attention::attend() {
     give_workspace();
-    require_ok(clary_attend(&params_, 0, packed_q_.data(), packed_kv_.data()), layer_);
+    const clary_packed q = packed(packed_q_), kv = packed(packed_kv_);
+    require_ok(clary_attend(&params_, &q, &kv), layer_);
     kernel_ = clary_last_kernel();
 }
 

@@ -69,6 +69,7 @@ class Attention {
 
   private:
     void give_workspace();
+    static clary_packed packed(io::Bytes& bytes);
 
     std::string layer_, recipe_, backend_, kernel_;
     clary_attention_params params_;

@@ -31,7 +31,9 @@ struct Options {
 // error, so it gets the rounding of fp32 sums of some hundred terms instead.
 constexpr double kErrorFactor = 1.05;
 constexpr double kErrorFloor = 2e-6;
-constexpr double kLseTolerance = 1e-4;  // against the oracle, natural log
+// Against the oracle, natural log. From the same codes the two differ by 1e-6 (tests/cases/tolerances.h); here each
+// quantizes on its own, and codes that lie near a tie may differ by one.
+constexpr double kLseTolerance = 1e-3;
 
 struct Case {
     std::string name;

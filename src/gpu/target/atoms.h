@@ -79,7 +79,7 @@ struct MetaxMma {
     static constexpr int kRowMasks[2] = {16, 32};
 };
 
-// -- the instructions in use ------------------------------------------------------------------------------------------
+// -- the instructions in use --
 using MmaM8N8K16S8 = MmaSync<8, 16, Element::kS8, Element::kS8, Element::kS32>;       // sm75
 using MmaM8N8K16U8S8 = MmaSync<8, 16, Element::kU8, Element::kS8, Element::kS32>;     // sm75
 using MmaM16N8K8F16 = MmaSync<16, 8, Element::kF16, Element::kF16, Element::kF32>;    // sm75

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// How two softmax denominators join: shares of a merge, and a learned sink beside the keys.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+namespace clary::numerics {
+
+// log(exp(a) + exp(b)). -inf is an empty side, also on both; NaN and +inf, which no sum of scores has, give NaN.
+inline double log_add_exp(double a, double b) {
+    const double larger = a < b ? b : a;
+    if (std::isnan(a) || std::isnan(b) || larger == std::numeric_limits<double>::infinity())
+        return std::numeric_limits<double>::quiet_NaN();
+    if (larger == -std::numeric_limits<double>::infinity()) return larger;
+    return larger + std::log(std::exp(a - larger) + std::exp(b - larger));
+}
+
+}  // namespace clary::numerics
