@@ -65,7 +65,9 @@ struct SkeletonKernel {
     static constexpr uint32_t kSharedBytes = kScalesAt + 2 * kConfig.tile_k * 4;
     static_assert(kSharedBytes <= T::kSharedBytes, "fits the machine");
 
-    CLARY_DEVICE static KeyTile key_tile(int step) { return {{kKeysAt + step % 2 * KeyTile::kBytes}}; }
+    CLARY_DEVICE static KeyTile key_tile(int step) {
+        return {{kKeysAt + static_cast<uint32_t>(step % 2 * KeyTile::kBytes)}};
+    }
     CLARY_DEVICE static gpu::SharedAddress scale_of(int step, int key) {
         return {kScalesAt + static_cast<uint32_t>((step % 2 * kConfig.tile_k + key) * 4)};
     }

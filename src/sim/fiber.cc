@@ -20,6 +20,7 @@
 #endif
 
 #ifdef CLARY_ASAN
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 #ifdef CLARY_TSAN
@@ -37,6 +38,10 @@ class RecordedStack {
         : stack_(bytes), record_(record), offset_(next_offset()) {}
     boost::context::stack_context allocate() {
         *record_ = stack_.allocate();
+#ifdef CLARY_ASAN
+        // Stacks at this address before were left without a return: their red zones are still marked.
+        __asan_unpoison_memory_region(static_cast<char*>(record_->sp) - record_->size, record_->size);
+#endif
         record_->sp = static_cast<char*>(record_->sp) - offset_;
         record_->size -= offset_;
         return *record_;

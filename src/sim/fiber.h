@@ -28,12 +28,12 @@ class Fiber {
     boost::context::stack_context stack_{};
     boost::context::fiber fiber_, scheduler_;
     // What the sanitizers want back when a stack is entered again.
-    void* fiber_fake_ = nullptr;
-    void* scheduler_fake_ = nullptr;
-    const void* scheduler_bottom_ = nullptr;
-    std::size_t scheduler_bytes_ = 0;
-    void* fiber_tsan_ = nullptr;
-    void* scheduler_tsan_ = nullptr;
+    [[maybe_unused]] void* fiber_fake_ = nullptr;
+    [[maybe_unused]] void* scheduler_fake_ = nullptr;
+    [[maybe_unused]] const void* scheduler_bottom_ = nullptr;
+    [[maybe_unused]] std::size_t scheduler_bytes_ = 0;
+    [[maybe_unused]] void* fiber_tsan_ = nullptr;
+    [[maybe_unused]] void* scheduler_tsan_ = nullptr;
 };
 
 }  // namespace clary::sim
