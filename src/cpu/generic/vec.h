@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The portable tier's vectors: plain loops over 16 lanes in GCC's and clang's vector types, which the compiler maps to
+// The portable tier's vectors: 4 lanes in GCC's and clang's vector types, which the compiler maps to
 // whatever the baseline instruction set has. The same interface as the other tiers' Vec.
 #pragma once
 
