@@ -14,11 +14,11 @@
 #include <type_traits>
 #include <vector>
 
-#include "numerics/log_add_exp.h"
 #include "numerics/constants.h"
 #include "numerics/digits.h"
 #include "numerics/formats.h"
 #include "numerics/hadamard.h"
+#include "numerics/log_add_exp.h"
 #include "numerics/nvfp4.h"
 #include "reference/exact.h"
 #include "reference/parallel.h"

@@ -11,20 +11,9 @@
 #define CLARY_ASAN 1
 #endif
 #endif
-#if defined(__SANITIZE_THREAD__)
-#define CLARY_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define CLARY_TSAN 1
-#endif
-#endif
-
 #ifdef CLARY_ASAN
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
-#endif
-#ifdef CLARY_TSAN
-#include <sanitizer/tsan_interface.h>
 #endif
 
 namespace clary::sim {
@@ -74,24 +63,11 @@ Fiber::Fiber(std::size_t stack_bytes, std::function<void()> body) : body_(std::m
                                        leave(true);
                                        return std::move(scheduler_);
                                    });
-#ifdef CLARY_TSAN
-    fiber_tsan_ = __tsan_create_fiber(0);
-#endif
-}
-
-Fiber::~Fiber() {
-#ifdef CLARY_TSAN
-    __tsan_destroy_fiber(fiber_tsan_);
-#endif
 }
 
 void Fiber::resume() {
 #ifdef CLARY_ASAN
     __sanitizer_start_switch_fiber(&scheduler_fake_, static_cast<char*>(stack_.sp) - stack_.size, stack_.size);
-#endif
-#ifdef CLARY_TSAN
-    scheduler_tsan_ = __tsan_get_current_fiber();
-    __tsan_switch_to_fiber(fiber_tsan_, 0);
 #endif
     fiber_ = std::move(fiber_).resume();
 #ifdef CLARY_ASAN
@@ -114,9 +90,6 @@ void Fiber::enter() {
 void Fiber::leave([[maybe_unused]] bool for_ever) {
 #ifdef CLARY_ASAN
     __sanitizer_start_switch_fiber(for_ever ? nullptr : &fiber_fake_, scheduler_bottom_, scheduler_bytes_);
-#endif
-#ifdef CLARY_TSAN
-    __tsan_switch_to_fiber(scheduler_tsan_, 0);
 #endif
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One lane's thread of execution: a body with a stack of its own that runs until it yields. Boost.Context switches the
-// stacks; AddressSanitizer and ThreadSanitizer are told of each switch, so that both work inside kernels.
+// stacks; AddressSanitizer is told of each switch, so that it works inside kernels.
 #pragma once
 
 #include <boost/context/fiber.hpp>
@@ -15,7 +15,7 @@ class Fiber {
     Fiber(std::size_t stack_bytes, std::function<void()> body);
     Fiber(const Fiber&) = delete;
     Fiber& operator=(const Fiber&) = delete;
-    ~Fiber();  // the body must have returned, or never have been started
+    ~Fiber() = default;  // the body must have returned
 
     void resume();  // until the body yields or returns; called by the scheduler
     void yield();   // called by the body
@@ -27,13 +27,11 @@ class Fiber {
     std::function<void()> body_;
     boost::context::stack_context stack_{};
     boost::context::fiber fiber_, scheduler_;
-    // What the sanitizers want back when a stack is entered again.
+    // What AddressSanitizer wants back when a stack is entered again.
     [[maybe_unused]] void* fiber_fake_ = nullptr;
     [[maybe_unused]] void* scheduler_fake_ = nullptr;
     [[maybe_unused]] const void* scheduler_bottom_ = nullptr;
     [[maybe_unused]] std::size_t scheduler_bytes_ = 0;
-    [[maybe_unused]] void* fiber_tsan_ = nullptr;
-    [[maybe_unused]] void* scheduler_tsan_ = nullptr;
 };
 
 }  // namespace clary::sim

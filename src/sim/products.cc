@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/products.h"
 
-#include <algorithm>
-#include <array>
-
 #include "numerics/formats.h"
 
 namespace clary::sim {
@@ -43,13 +40,13 @@ float element(gpu::Element type, const uint8_t* from, int i) {
 
 void multiply_integers(gpu::Element query_type, gpu::Element other_type, const uint8_t* query, const uint8_t* other,
                        int queries, int others, int depth, int32_t* result) {
-    std::array<int16_t, kMaxElements> q, o;
-    unpack(query_type, query, queries * depth, q.data());
-    unpack(other_type, other, others * depth, o.data());
+    int16_t q[kMaxElements], o[kMaxElements];
+    unpack(query_type, query, queries * depth, q);
+    unpack(other_type, other, others * depth, o);
     for (int row = 0; row < queries; ++row)
         for (int column = 0; column < others; ++column) {
-            const int16_t* a = q.data() + row * depth;
-            const int16_t* b = o.data() + column * depth;
+            const int16_t* a = q + row * depth;
+            const int16_t* b = o + column * depth;
             int32_t sum = 0;
             for (int k = 0; k < depth; ++k) sum += a[k] * b[k];
             int32_t& r = result[row * others + column];
@@ -59,14 +56,13 @@ void multiply_integers(gpu::Element query_type, gpu::Element other_type, const u
 
 void multiply_floats(gpu::Element type, const uint8_t* query, const uint8_t* other, int queries, int others, int depth,
                      float* result) {
-    std::array<float, kMaxElements> transposed;  // [depth][other]: the inner loop runs over results
+    float transposed[kMaxElements];  // [depth][other]: the inner loop runs over results
     for (int column = 0; column < others; ++column)
-        for (int k = 0; k < depth; ++k)
-            transposed[static_cast<size_t>(k * others + column)] = element(type, other, column * depth + k);
+        for (int k = 0; k < depth; ++k) transposed[k * others + column] = element(type, other, column * depth + k);
     for (int row = 0; row < queries; ++row)
         for (int k = 0; k < depth; ++k) {
             const float a = element(type, query, row * depth + k);
-            const float* b = transposed.data() + k * others;
+            const float* b = transposed + k * others;
             float* r = result + row * others;
             for (int column = 0; column < others; ++column) r[column] += a * b[column];
         }

@@ -39,8 +39,8 @@ struct Vec {
     static F abs(F a) { return _mm256_andnot_ps(set1(-0.0f), a); }
 
     // -- masks --
-    static M greater(F a, F b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }    // false where NaN
-    static M equal(F a, F b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }      // false where NaN
+    static M greater(F a, F b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }     // false where NaN
+    static M equal(F a, F b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }       // false where NaN
     static M not_equal(F a, F b) { return _mm256_cmp_ps(a, b, _CMP_NEQ_UQ); }  // true where NaN
     static M is_nan(F a) { return _mm256_cmp_ps(a, a, _CMP_UNORD_Q); }
     static M both(M a, M b) { return _mm256_and_ps(a, b); }
@@ -91,8 +91,8 @@ struct Vec {
     static const int32_t* row_operand(const int8_t* codes, int64_t count, void* scratch) {
         auto* const wide = static_cast<__m256i*>(scratch);
         for (int64_t i = 0; i < count / 16; ++i)
-            _mm256_store_si256(wide + i, _mm256_cvtepi8_epi16(_mm_loadu_si128(
-                                             reinterpret_cast<const __m128i*>(codes + 16 * i))));
+            _mm256_store_si256(wide + i,
+                               _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + 16 * i))));
         return static_cast<const int32_t*>(scratch);
     }
     // P of four tokens to two steps of lane operands, saturated to 0..255.
@@ -108,8 +108,8 @@ struct Vec {
     // Codes (-127..127) of four channels to one word per lane.
     static I pack_codes(I c0, I c1, I c2, I c3) {
         const I bytes = _mm256_packs_epi16(_mm256_packs_epi32(c0, c1), _mm256_packs_epi32(c2, c3));
-        const I order = _mm256_broadcastsi128_si256(
-            _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+        const I order =
+            _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
         return _mm256_shuffle_epi8(bytes, order);
     }
     // Bytes of whole runs of 16 tokens into the order of V's positions (numerics/permutation.h).

@@ -39,7 +39,7 @@ struct Vec {
     static F floor(F a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
 
     // -- masks --
-    static M greater(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }  // false where NaN
+    static M greater(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }     // false where NaN
     static M not_equal(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_NEQ_UQ); }  // true where NaN
     static M equal(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
     static M is_nan(F a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q); }
@@ -73,7 +73,7 @@ struct Vec {
     }
 
     // -- dot products: lanes hold kDot elements of one query, rows are broadcast --
-    static constexpr int kDot = 4;            // bytes per lane and step
+    static constexpr int kDot = 4;             // bytes per lane and step
     static constexpr int32_t kCodeBias = 128;  // a query's code s is held as the byte s + 128
     static I dot(I sum, I lanes, I row) {
 #if defined(__clang__)
@@ -157,9 +157,7 @@ struct Vec {
         }
     }
     // int32 lanes to bytes, saturated to -128..127.
-    static void narrow(I x, int8_t* to) {
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtsepi32_epi8(x));
-    }
+    static void narrow(I x, int8_t* to) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtsepi32_epi8(x)); }
     static F load16(const uint16_t* p, DType dtype) {
         const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
         return dtype == DType::kF16 ? _mm512_cvtph_ps(half)
@@ -167,9 +165,8 @@ struct Vec {
     }
     static void store16(uint16_t* p, DType dtype, F x) {
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
-                            dtype == DType::kF16
-                                ? _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
-                                : _mm512_cvtepi32_epi16(_mm512_srli_epi32(bf16_rounded(x), 16)));
+                            dtype == DType::kF16 ? _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+                                                 : _mm512_cvtepi32_epi16(_mm512_srli_epi32(bf16_rounded(x), 16)));
     }
     static F round_fp16(F x) {
         return _mm512_cvtph_ps(_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));

@@ -89,7 +89,8 @@ struct Vec {
         const M tiny = x < set1(-126.0f);  // false for NaN
         x = max(set1(-126.0f), x);
         const F n = (x + set1(kRoundShift)) - set1(kRoundShift);
-        const I exponent = (reinterpret_cast<I>(x + set1(kRoundShift)) - reinterpret_cast<I>(set1(kRoundShift)) + 127) << 23;
+        const I exponent = (reinterpret_cast<I>(x + set1(kRoundShift)) - reinterpret_cast<I>(set1(kRoundShift)) + 127)
+                           << 23;
         const F value = polynomial<Degree, Vec>(x - n) * reinterpret_cast<F>(exponent);
         return select(tiny, set1(0.0f), select(is_nan(x), x, value));
     }
@@ -140,7 +141,8 @@ struct Vec {
     // -- moving data --
     static void transpose(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
         for (int i = 0; i < kLanes; ++i)
-            for (int j = 0; j < kLanes; ++j) std::memcpy(to + j * to_stride + i, from + i * from_stride + j, sizeof(float));
+            for (int j = 0; j < kLanes; ++j)
+                std::memcpy(to + j * to_stride + i, from + i * from_stride + j, sizeof(float));
     }
     static void narrow(I x, int8_t* to) {
         for (int i = 0; i < kLanes; ++i) to[i] = static_cast<int8_t>(x[i] < -128 ? -128 : x[i] > 127 ? 127 : x[i]);

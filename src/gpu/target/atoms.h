@@ -28,13 +28,17 @@ enum class Element { kS8, kU8, kS4, kE4m3, kF16, kBf16, kS32, kF32 };
 
 CLARY_HD constexpr int element_bits(Element e) {
     switch (e) {
-        case Element::kS4: return 4;
+        case Element::kS4:
+            return 4;
         case Element::kS8:
         case Element::kU8:
-        case Element::kE4m3: return 8;
+        case Element::kE4m3:
+            return 8;
         case Element::kF16:
-        case Element::kBf16: return 16;
-        default: return 32;
+        case Element::kBf16:
+            return 16;
+        default:
+            return 32;
     }
 }
 
@@ -91,10 +95,10 @@ using MmaM16N8K16F16F16 = MmaSync<16, 16, Element::kF16, Element::kF16, Element:
 using MmaM16N8K16Bf16 = MmaSync<16, 16, Element::kBf16, Element::kBf16, Element::kF32>;
 using MmaM16N8K32E4m3 = MmaSync<16, 32, Element::kE4m3, Element::kE4m3, Element::kF32>;  // sm89
 using MmaM16N8K32E4m3F16 = MmaSync<16, 32, Element::kE4m3, Element::kE4m3, Element::kF16>;
-using MetaxK16S8 = MetaxMma<16, Element::kS8, Element::kS8, Element::kS32>;           // xcore1000
+using MetaxK16S8 = MetaxMma<16, Element::kS8, Element::kS8, Element::kS32>;  // xcore1000
 using MetaxK16F16 = MetaxMma<16, Element::kF16, Element::kF16, Element::kF32>;
 using MetaxK16Bf16 = MetaxMma<16, Element::kBf16, Element::kBf16, Element::kF32>;
-using MetaxK32S8 = MetaxMma<32, Element::kS8, Element::kS8, Element::kS32>;           // xcore1500
+using MetaxK32S8 = MetaxMma<32, Element::kS8, Element::kS8, Element::kS32>;  // xcore1500
 using MetaxK32E4m3 = MetaxMma<32, Element::kE4m3, Element::kE4m3, Element::kF32>;
 
 // Registers of 32 bits per lane. fp16 results lie two to a register.
@@ -103,6 +107,6 @@ inline constexpr int kQueryRegisters = Atom::kQueryElements / Atom::kRun;
 template <class Atom>
 inline constexpr int kOtherRegisters = Atom::kOtherElements / Atom::kRun;
 template <class Atom>
-inline constexpr int kResultRegisters = Atom::kResults * element_bits(Atom::kResult) / 32;
+inline constexpr int kResultRegisters = Atom::kResults* element_bits(Atom::kResult) / 32;
 
 }  // namespace clary::gpu

@@ -9,7 +9,7 @@ namespace clary::gpu {
 enum class Vendor { kNvidia, kMetax };
 
 struct Machine {
-    char name[12];          // an array, so that a Machine can be a template argument
+    char name[12];  // an array, so that a Machine can be a template argument
     Vendor vendor;
     int lanes;              // of a wave
     uint32_t shared_bytes;  // that a block may use

@@ -9,11 +9,11 @@
 #include "gpu/target/tile.h"
 
 // The 16 x 8 products take 4 registers of queries, 2 of others and 4 results, whatever the elements.
-#define CLARY_MMA_M16N8K32(instruction, result)                                                                       \
-    asm volatile(instruction " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                       \
-                 : result(d[0]), result(d[1]), result(d[2]), result(d[3])                                             \
+#define CLARY_MMA_M16N8K32(instruction, result)                                                 \
+    asm volatile(instruction " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+                 : result(d[0]), result(d[1]), result(d[2]), result(d[3])                       \
                  : "r"(q[0]), "r"(q[1]), "r"(q[2]), "r"(q[3]), "r"(o[0]), "r"(o[1]))
-#define CLARY_MMA_M8N8K16(instruction)                                                                                \
+#define CLARY_MMA_M8N8K16(instruction) \
     asm volatile(instruction " {%0, %1}, {%2}, {%3}, {%0, %1};" : "+r"(d[0]), "+r"(d[1]) : "r"(q[0]), "r"(o[0]))
 
 namespace clary::gpu {
@@ -87,14 +87,13 @@ struct Nvidia {
     CLARY_DEVICE static Fragment<uint32_t, kQueryRegisters<Atom>> load_query(TileType tile, int row, int depth) {
         constexpr int kHalves = Atom::kQueries / 8;
         const int matrix = lane() / 8 % kQueryRegisters<Atom>;
-        return load_matrices<kQueryRegisters<Atom>>(tile.at(
-            row + matrix % kHalves * 8 + lane() % 8, depth_byte<Atom>(depth) + matrix / kHalves * 16));
+        return load_matrices<kQueryRegisters<Atom>>(
+            tile.at(row + matrix % kHalves * 8 + lane() % 8, depth_byte<Atom>(depth) + matrix / kHalves * 16));
     }
     template <class Atom, class TileType>
     CLARY_DEVICE static Fragment<uint32_t, kOtherRegisters<Atom>> load_other(TileType tile, int row, int depth) {
         const int matrix = lane() / 8 % kOtherRegisters<Atom>;
-        return load_matrices<kOtherRegisters<Atom>>(
-            tile.at(row + lane() % 8, depth_byte<Atom>(depth) + matrix * 16));
+        return load_matrices<kOtherRegisters<Atom>>(tile.at(row + lane() % 8, depth_byte<Atom>(depth) + matrix * 16));
     }
 
     // -- products --
@@ -126,9 +125,10 @@ struct Nvidia {
         else if constexpr (is_same<Atom, MmaM16N8K32E4m3>)
             CLARY_MMA_M16N8K32("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32", "+f");
         else if constexpr (is_same<Atom, MmaM16N8K8F16>)
-            asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-                         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                         : "r"(q[0]), "r"(q[1]), "r"(o[0]));
+            asm volatile(
+                "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                : "r"(q[0]), "r"(q[1]), "r"(o[0]));
         else
             static_assert(!sizeof(Atom), "no such float product on this chip");
     }
@@ -171,13 +171,19 @@ struct Nvidia {
         Fragment<uint32_t, kCount> f;
         if constexpr (kCount == 4)
             asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3]) : "r"(address(row)) : "memory");
+                         : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3])
+                         : "r"(address(row))
+                         : "memory");
         else if constexpr (kCount == 2)
             asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-                         : "=r"(f[0]), "=r"(f[1]) : "r"(address(row)) : "memory");
+                         : "=r"(f[0]), "=r"(f[1])
+                         : "r"(address(row))
+                         : "memory");
         else
             asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
-                         : "=r"(f[0]) : "r"(address(row)) : "memory");
+                         : "=r"(f[0])
+                         : "r"(address(row))
+                         : "memory");
         return f;
     }
 };
