@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A problem for the skeleton kernel: random operands, the answer from three plain loops, and a comparison. Templates over
-// the kernel, because the tests also run damaged copies of it.
+// A problem for the skeleton kernel: random operands, the answer from three plain loops, and a comparison.
 #pragma once
-
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,8 +9,6 @@
 #include <random>
 #include <string>
 #include <vector>
-
-#include "sim/launch.h"
 
 namespace clary::examples {
 
@@ -56,34 +51,24 @@ struct Problem {
             expected_max.push_back(max);
         }
     }
-};
 
-struct Outcome {
-    sim::Report report;
-    std::string difference;  // first wrong element; empty if the results are right, bit for bit
-};
+    // The first wrong element of the results; empty if they are right, bit for bit.
+    std::string difference(const std::vector<float>& s, const std::vector<float>& row_max) const {
+        std::string text = first_wrong("s", s, expected_s, k_len);
+        return text.empty() ? first_wrong("row_max", row_max, expected_max, 1) : text;
+    }
 
-// Runs Kernel (SkeletonKernel<T, config>, with Params) on the simulated T.
-template <class T, class Kernel, class Params>
-Outcome run_simulated(const Problem& problem, int tile_q, sim::Options options) {
-    constexpr float kUntouched = -12345.0f;
-    std::vector<float> s(problem.expected_s.size(), kUntouched), row_max(problem.expected_max.size(), kUntouched);
-    options.global = {{problem.q.data(), problem.q.size() * 16}, {problem.k.data(), problem.k.size() * 16}};
-    const Params params{problem.q[0].byte, problem.k[0].byte, problem.q_scale.data(), problem.k_scale.data(),
-                        s.data(),          row_max.data(),    problem.q_len,          problem.k_len};
-    const sim::Grid grid{(problem.q_len + tile_q - 1) / tile_q};
-    Outcome outcome;
-    outcome.report =
-        sim::launch<T>(grid, Kernel::kThreads, Kernel::kSharedBytes, options, [&] { Kernel::run(params); });
-    if (!outcome.report.ok()) return outcome;
-    for (size_t i = 0; i < s.size() && outcome.difference.empty(); ++i)
-        if (s[i] != problem.expected_s[i])
-            outcome.difference = fmt::format("s[{}][{}] is {}, expected {}", i / static_cast<size_t>(problem.k_len),
-                                             i % static_cast<size_t>(problem.k_len), s[i], problem.expected_s[i]);
-    for (size_t i = 0; i < row_max.size() && outcome.difference.empty(); ++i)
-        if (row_max[i] != problem.expected_max[i])
-            outcome.difference = fmt::format("row_max[{}] is {}, expected {}", i, row_max[i], problem.expected_max[i]);
-    return outcome;
-}
+  private:
+    static std::string first_wrong(const char* name, const std::vector<float>& given,
+                                   const std::vector<float>& expected, int columns) {
+        for (size_t i = 0; i < given.size(); ++i) {
+            if (given[i] == expected[i]) continue;
+            const size_t row = i / static_cast<size_t>(columns), column = i % static_cast<size_t>(columns);
+            return std::string(name) + "[" + std::to_string(row) + "][" + std::to_string(column) + "] is " +
+                   std::to_string(given[i]) + ", expected " + std::to_string(expected[i]);
+        }
+        return "";
+    }
+};
 
 }  // namespace clary::examples

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <ctime>
 
-#include "problem.h"
 #include "sim/sim.h"
+#include "simulated.h"
 #include "skeleton_kernel.h"
 
 namespace {
@@ -34,7 +34,8 @@ bool verify() {
         const auto outcome = run<kMachine, SkeletonConfig{64, 64, 128, 4}>(problem, options);
         const bool ok = outcome.report.ok() && outcome.difference.empty();
         right = right && ok;
-        fmt::print("{:10} copies {:5}  {}\n", kMachine.name, copies == sim::Copies::kEarly ? "early" : "late",
+        fmt::print("{:10} copies {:5}  {}\n", gpu::machine_name(kMachine),
+                   copies == sim::Copies::kEarly ? "early" : "late",
                    outcome.difference.empty() ? outcome.report.describe() : outcome.difference);
     }
     return right;
@@ -46,7 +47,7 @@ void measure() {
     const std::clock_t start = std::clock();
     const auto outcome = run<kMachine, SkeletonConfig{64, 64, 128, 4}>(problem, {});
     const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
-    fmt::print("{:10} {:.2f} GFLOP/s\n", kMachine.name,
+    fmt::print("{:10} {:.2f} GFLOP/s\n", gpu::machine_name(kMachine),
                2e-9 * static_cast<double>(outcome.report.counters.multiply_adds) / seconds);
 }
 

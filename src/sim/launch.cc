@@ -25,13 +25,13 @@ Failure refuse(const gpu::Machine& machine, Grid grid, int threads, uint32_t sha
     };
     if (threads <= 0 || threads > machine.max_threads || threads % machine.lanes != 0)
         return because(Check::kLaunch, fmt::format("{} threads a block; {} takes multiples of {} up to {}", threads,
-                                                   machine.name, machine.lanes, machine.max_threads));
+                                                   machine_name(machine), machine.lanes, machine.max_threads));
     if (grid.x <= 0 || grid.y <= 0 || grid.z <= 0 || grid.y > 65535 || grid.z > 65535)
         return because(Check::kLaunch, fmt::format("grid {} x {} x {}; each is at least 1, y and z at most 65535",
                                                    grid.x, grid.y, grid.z));
     if (shared_bytes > machine.shared_bytes)
-        return because(Check::kTooMuchShared,
-                       fmt::format("{} bytes a block; {} has {}", shared_bytes, machine.name, machine.shared_bytes));
+        return because(Check::kTooMuchShared, fmt::format("{} bytes a block; {} has {}", shared_bytes,
+                                                          gpu::machine_name(machine), machine.shared_bytes));
     return failure;
 }
 

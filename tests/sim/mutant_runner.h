@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "../../examples/skeleton_kernel/problem.h"
+#include "../../examples/skeleton_kernel/simulated.h"
 #include "sim/sim.h"
 
 namespace clary::sim {

@@ -34,7 +34,7 @@ using Machines =
 struct MachineNames {
     template <class M>
     static std::string GetName(int) {
-        return M::T::kChip.name;
+        return gpu::machine_name(M::T::kChip);
     }
 };
 

@@ -56,7 +56,7 @@ void expect_no_conflicts() {
                 (void)T::template load_other<Atom>(tile, row, depth);
             }
     });
-    EXPECT_TRUE(report.ok()) << T::kChip.name << ": " << report.describe();
+    EXPECT_TRUE(report.ok()) << gpu::machine_name(T::kChip) << ": " << report.describe();
 }
 
 template <class T, class Tile>
@@ -99,7 +99,7 @@ void expect_rows_and_zeros(Copies copies) {
             options.allow_bank_conflicts = true;  // of the plain loads
             return options;
         }());
-    EXPECT_TRUE(report.ok()) << T::kChip.name << ": " << report.describe();
+    EXPECT_TRUE(report.ok()) << gpu::machine_name(T::kChip) << ": " << report.describe();
 }
 
 TYPED_TEST(TileTest, CopyTileBringsRowsAndZeros) {

@@ -7,9 +7,10 @@
 namespace clary::gpu {
 
 enum class Vendor { kNvidia, kMetax };
+enum class Chip { kSm75, kSm80, kSm89, kXcore1000, kXcore1500 };
 
 struct Machine {
-    char name[12];  // an array, so that a Machine can be a template argument
+    Chip chip;  // no text in here: nvcc cannot print a template argument that holds an array
     Vendor vendor;
     int lanes;              // of a wave
     uint32_t shared_bytes;  // that a block may use
@@ -17,10 +18,26 @@ struct Machine {
     bool async_copies;      // from global to shared memory; else they go through registers and land at once
 };
 
-inline constexpr Machine kSm75{"sm75", Vendor::kNvidia, 32, 64 * 1024, 1024, false};
-inline constexpr Machine kSm80{"sm80", Vendor::kNvidia, 32, 163 * 1024, 1024, true};
-inline constexpr Machine kSm89{"sm89", Vendor::kNvidia, 32, 99 * 1024, 1024, true};
-inline constexpr Machine kXcore1000{"xcore1000", Vendor::kMetax, 64, 64 * 1024, 1024, true};
-inline constexpr Machine kXcore1500{"xcore1500", Vendor::kMetax, 64, 128 * 1024, 1024, true};
+inline constexpr Machine kSm75{Chip::kSm75, Vendor::kNvidia, 32, 64 * 1024, 1024, false};
+inline constexpr Machine kSm80{Chip::kSm80, Vendor::kNvidia, 32, 163 * 1024, 1024, true};
+inline constexpr Machine kSm89{Chip::kSm89, Vendor::kNvidia, 32, 99 * 1024, 1024, true};
+inline constexpr Machine kXcore1000{Chip::kXcore1000, Vendor::kMetax, 64, 64 * 1024, 1024, true};
+inline constexpr Machine kXcore1500{Chip::kXcore1500, Vendor::kMetax, 64, 128 * 1024, 1024, true};
+
+constexpr const char* machine_name(const Machine& machine) {
+    switch (machine.chip) {
+        case Chip::kSm75:
+            return "sm75";
+        case Chip::kSm80:
+            return "sm80";
+        case Chip::kSm89:
+            return "sm89";
+        case Chip::kXcore1000:
+            return "xcore1000";
+        case Chip::kXcore1500:
+            return "xcore1500";
+    }
+    return "unknown";
+}
 
 }  // namespace clary::gpu

@@ -7,12 +7,6 @@
 
 namespace clary::gpu {
 
-CLARY_HD constexpr bool is_machine(const Machine& a, const Machine& b) {
-    for (int i = 0; i < 12; ++i)
-        if (a.name[i] != b.name[i]) return false;
-    return true;
-}
-
 // NVIDIA multiplies 256 bits of depth at a time (sm75: 128), MetaX 16 elements (xcore1500: 32 of 8 bits).
 CLARY_HD constexpr int product_depth(const Machine& m, Element e) {
     if (m.vendor == Vendor::kNvidia) return (m.async_copies ? 256 : 128) / element_bits(e);
@@ -26,7 +20,7 @@ CLARY_HD constexpr int product_queries(const Machine& m, Element e) {
 // Whether the machine has an instruction for the product.
 CLARY_HD constexpr bool has_product(const Machine& m, Element query, Element other, Element result) {
     const bool nvidia = m.vendor == Vendor::kNvidia;
-    const bool fp8 = is_machine(m, kSm89) || is_machine(m, kXcore1500);
+    const bool fp8 = m.chip == Chip::kSm89 || m.chip == Chip::kXcore1500;
     if (query == Element::kU8) return nvidia && other == Element::kS8 && result == Element::kS32;
     if (query != other) return false;
     switch (query) {

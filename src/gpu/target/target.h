@@ -3,9 +3,10 @@
 // no PTX, no vendor builtin, no raw pointer into shared memory in a kernel file. So the same source runs on NVIDIA
 // (mma.sync: sm75, sm80, sm89), on MetaX (xcore1000, xcore1500) and, one fiber per lane, on the host simulator.
 //
-// A Target T is a struct of static members (the concept at the end checks the list):
+// A Target T is a struct of static members:
 //
-//   geometry      kLanes                     lanes of a wave (NVIDIA: warp): 32, MetaX 64
+//   geometry      kChip                      its Machine (machines.h)
+//                 kLanes                     lanes of a wave (NVIDIA: warp): 32, MetaX 64
 //                 kSharedBytes               shared memory that a block may use
 //                 lane() wave() waves()      of the calling thread; waves() in its block
 //                 block(axis)                index of the block, axis 0..2
@@ -21,7 +22,7 @@
 //   collectives   shuffle_xor(x, mask)       x of lane ^ mask; 32-bit types
 //                 any(predicate)             over the wave
 //   fragments     row_max(x) row_sum(x)      over the lanes that hold parts of the same query of an atom's result
-//   products      Score<...> and Value<...>  atoms, see atoms.h: mma(query fragment, other fragment, result fragment)
+//   products      Product<kChip, ...>        (products.h) the atom of given elements: mma<Atom>(query, other, result)
 //                 load_query<Atom>(tile, row, depth), load_other<Atom>(...): operand fragments from shared tiles
 //   math          exp2(x) rcp(x)             fast, relative error <= 2^-21; exp2(-inf) = 0
 //                 fma(a, b, c)
