@@ -24,8 +24,7 @@ Status check_kv(const AttentionDesc& desc, const PackedLayout& layout, int64_t k
     CLARY_RETURN_IF_ERROR(check_header(kv.name, desc, layout, kv.data));
     const int64_t* const lengths = section<int64_t>(layout, kv.data, "lengths");
     for (int64_t b = 0; b < desc.batch; ++b) {
-        const bool fixed = desc.varlen() || kv_capacity == 0;
-        const int64_t top = desc.varlen() ? sequence_of(desc, b).kv_len : fixed ? desc.kv_len : kv_capacity;
+        const int64_t top = desc.varlen() ? sequence_of(desc, b).kv_len : kv_capacity > 0 ? kv_capacity : desc.kv_len;
         if (lengths[b] < 0 || lengths[b] > top || (desc.varlen() && lengths[b] != top))
             return invalid_argument(fmt::format("{}: holds a length of {} for sequence {}; allowed: {}{}", kv.name,
                                                 lengths[b], b, desc.varlen() ? "" : "0..", top));

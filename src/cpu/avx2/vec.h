@@ -35,7 +35,6 @@ struct Vec {
     static F div(F a, F b) { return _mm256_div_ps(a, b); }
     static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
     static F max(F a, F b) { return _mm256_max_ps(a, b); }  // b where either is NaN
-    static F min(F a, F b) { return _mm256_min_ps(a, b); }  // b where either is NaN
     static F abs(F a) { return _mm256_andnot_ps(set1(-0.0f), a); }
 
     // -- masks --

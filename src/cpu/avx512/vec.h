@@ -34,9 +34,7 @@ struct Vec {
     static F div(F a, F b) { return _mm512_div_ps(a, b); }
     static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
     static F max(F a, F b) { return _mm512_max_ps(a, b); }  // b where either is NaN
-    static F min(F a, F b) { return _mm512_min_ps(a, b); }  // b where either is NaN
     static F abs(F a) { return _mm512_abs_ps(a); }
-    static F floor(F a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
 
     // -- masks --
     static M greater(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }     // false where NaN

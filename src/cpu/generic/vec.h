@@ -45,7 +45,6 @@ struct Vec {
     // Not fused where the baseline has no FMA: P codes may then differ by one from the other tiers'.
     static F fma(F a, F b, F c) { return a * b + c; }
     static F max(F a, F b) { return select(a > b, a, b); }  // b where either is NaN
-    static F min(F a, F b) { return select(a < b, a, b); }
     static F abs(F a) { return reinterpret_cast<F>(reinterpret_cast<I>(a) & 0x7fffffff); }
 
     // -- masks --
