@@ -7,6 +7,7 @@
 
 #include "core/recipe.h"
 #include "core/types.h"
+#include "numerics/host_device.h"
 
 namespace clary {
 
@@ -58,32 +59,79 @@ struct AttentionDesc {
     Recipe recipe;
     DeviceType device = DeviceType::kCpu;
 
-    bool varlen() const { return cu_seqlens_q.given(); }
-    int64_t q_heads_per_kv() const { return q_heads / kv_heads; }
+    CLARY_HD bool varlen() const { return cu_seqlens_q.given(); }
+    CLARY_HD int64_t q_heads_per_kv() const { return q_heads / kv_heads; }
     // A bias or predicate per (query, key) beyond causal, window and lengths.
-    bool biased() const { return mask_kind != MaskKind::kNone || alibi_slopes.given(); }
+    CLARY_HD bool biased() const { return mask_kind != MaskKind::kNone || alibi_slopes.given(); }
 };
 
-// One sequence of the batch. Host memory only: reads cu_seqlens, kv_lengths, causal_offsets.
+// What follows is read by kernels too, there with device pointers in the desc.
+
+// An element of an int32 or int64 vector or matrix.
+CLARY_HD inline int64_t integer_at(const TensorView& vector, int64_t index) {
+    const int64_t element = index * vector.stride[0];
+    return vector.dtype == DType::kI64 ? static_cast<const int64_t*>(vector.data)[element]
+                                       : static_cast<const int32_t*>(vector.data)[element];
+}
+CLARY_HD inline int64_t integer_at(const TensorView& matrix, int64_t row, int64_t column) {
+    const int64_t element = row * matrix.stride[0] + column * matrix.stride[1];
+    return matrix.dtype == DType::kI64 ? static_cast<const int64_t*>(matrix.data)[element]
+                                       : static_cast<const int32_t*>(matrix.data)[element];
+}
+
+CLARY_HD constexpr int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
+
+// One sequence of the batch.
 struct Sequence {
     int64_t q_begin = 0, q_len = 0;  // q_begin: token offset within its batch item (0 unless varlen)
     int64_t kv_begin = 0, kv_len = 0;
     int64_t offset = 0;  // position of query i is i + offset
 };
-// kv_len_override >= 0 replaces the length that the desc says (a cache knows its own).
-Sequence sequence_of(const AttentionDesc& desc, int64_t b, int64_t kv_len_override = -1);
+// Reads cu_seqlens, kv_lengths, causal_offsets. kv_len_override >= 0 replaces the length that the desc says (a cache
+// knows its own).
+CLARY_HD inline Sequence sequence_of(const AttentionDesc& desc, int64_t b, int64_t kv_len_override = -1) {
+    Sequence s{.q_begin = 0, .q_len = desc.q_len, .kv_begin = 0, .kv_len = desc.kv_len, .offset = 0};
+    if (desc.varlen() && desc.cu_seqlens_q.data != nullptr) {
+        s.q_begin = integer_at(desc.cu_seqlens_q, b);
+        s.q_len = integer_at(desc.cu_seqlens_q, b + 1) - s.q_begin;
+        s.kv_begin = integer_at(desc.cu_seqlens_k, b);
+        s.kv_len = integer_at(desc.cu_seqlens_k, b + 1) - s.kv_begin;
+    }
+    if (desc.kv_lengths.given() && desc.kv_lengths.data != nullptr)
+        s.kv_len = clamp(integer_at(desc.kv_lengths, b), 0, s.kv_len);
+    if (kv_len_override >= 0) s.kv_len = kv_len_override;
+    switch (desc.causal) {
+        case Causal::kTopLeft:
+            s.offset = 0;
+            break;
+        case Causal::kOffset:
+            s.offset = desc.causal_offsets.given() && desc.causal_offsets.data != nullptr
+                           ? integer_at(desc.causal_offsets, b)
+                           : desc.causal_offset;
+            break;
+        case Causal::kNone:
+        case Causal::kBottomRight:
+            s.offset = s.kv_len - s.q_len;
+            break;
+    }
+    return s;
+}
 
 // The keys that causal mask, window and length leave to the query at `position`: [0, keep_end) and [begin, end).
 struct KeyRange {
     int64_t keep_end = 0, begin = 0, end = 0;
-    bool contains(int64_t j) const { return (j >= begin && j < end) || j < keep_end; }
-    bool empty() const { return begin >= end && keep_end <= 0; }
+    CLARY_HD constexpr bool contains(int64_t j) const { return (j >= begin && j < end) || j < keep_end; }
+    CLARY_HD constexpr bool empty() const { return begin >= end && keep_end <= 0; }
 };
-KeyRange key_range(const AttentionDesc& desc, const Sequence& sequence, int64_t position);
-
-// An element of an int32 or int64 vector or matrix.
-int64_t integer_at(const TensorView& vector, int64_t index);
-int64_t integer_at(const TensorView& matrix, int64_t row, int64_t column);
+CLARY_HD inline KeyRange key_range(const AttentionDesc& desc, const Sequence& sequence, int64_t position) {
+    KeyRange range{.keep_end = 0, .begin = 0, .end = sequence.kv_len};
+    if (desc.causal != Causal::kNone) range.end = clamp(position + 1, 0, sequence.kv_len);
+    if (!desc.window.enabled) return range;
+    range.keep_end = desc.window.keep < range.end ? desc.window.keep : range.end;
+    if (desc.window.left >= 0) range.begin = clamp(position - desc.window.left, 0, sequence.kv_len);
+    if (desc.window.right >= 0) range.end = clamp(position + desc.window.right + 1, 0, range.end);
+    return range;
+}
 
 // First element of token t of (sequence b, head h). The page is looked up where K and V are paged.
 struct TokenAddress {
@@ -91,9 +139,20 @@ struct TokenAddress {
     const Operand& operand;
     int64_t b, h, token_begin;
     bool paged;
-    const void* operator()(int64_t token) const;
+    CLARY_HD const void* operator()(int64_t token) const {
+        int64_t batch = b;
+        int64_t row = token_begin + token;
+        if (paged) {
+            batch = integer_at(desc.block_table, b, row / desc.page_size);
+            row %= desc.page_size;
+        }
+        const int64_t element = batch * operand.batch_stride + h * operand.head_stride + row * operand.token_stride;
+        return static_cast<const char*>(operand.data) + element * dtype_size(operand.dtype);
+    }
 };
-TokenAddress token_address(const AttentionDesc& desc, const Operand& operand, int64_t b, int64_t h,
-                           const Sequence& sequence, bool is_q);
+CLARY_HD inline TokenAddress token_address(const AttentionDesc& desc, const Operand& operand, int64_t b, int64_t h,
+                                           const Sequence& sequence, bool is_q) {
+    return {desc, operand, b, h, is_q ? sequence.q_begin : sequence.kv_begin, !is_q && desc.page_size > 0};
+}
 
 }  // namespace clary

@@ -9,7 +9,7 @@
 
 namespace clary {
 
-inline float load_element(const void* at, DType dtype) {
+CLARY_HD inline float load_element(const void* at, DType dtype) {
     uint16_t half = 0;
     switch (dtype) {
         case DType::kF16:
@@ -26,7 +26,7 @@ inline float load_element(const void* at, DType dtype) {
     return value;
 }
 
-inline void store_element(void* at, DType dtype, float value) {
+CLARY_HD inline void store_element(void* at, DType dtype, float value) {
     uint16_t half = 0;
     switch (dtype) {
         case DType::kF16:

@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "numerics/digits.h"
+
 namespace clary {
 namespace {
 
@@ -59,6 +61,12 @@ DType storage(Format format) {
         default:
             return DType::kI8;
     }
+}
+
+// Columns of a row of Q or K: the padded head dim, and the digits.
+int64_t code_columns(const AttentionDesc& desc, const Arrangement& arrangement) {
+    const bool digits = arrangement.digit_columns && desc.recipe.key_bias();
+    return arrangement.padded_dim(desc.head_dim) + (digits ? numerics::kDigitColumns : 0);
 }
 
 constexpr uint64_t kFormat = 0x0001'59524c43;  // version 1, "CLRY"
@@ -137,15 +145,14 @@ Status check_header(const char* name, const AttentionDesc& desc, const PackedLay
 uint64_t vectors_id(const PackedLayout& kv_layout, const void* packed_kv) {
     Hash hash;
     bool any = false;
-    for (const char* name : {"c_k", "c_q", "q_base"})
-        for (int32_t i = 0; i < kv_layout.section_count; ++i) {
-            const clary_section& s = kv_layout.sections[i];
-            if (std::string_view(s.name) != name) continue;
-            int64_t count = 1;
-            for (int32_t axis = 0; axis < s.ndim; ++axis) count *= s.shape[axis];
-            hash.mix(section<float>(kv_layout, packed_kv, name), count);
-            any = true;
-        }
+    for (const char* name : {"c_k", "c_q", "q_base"}) {
+        const clary_section* const found = find_section(kv_layout, name);
+        if (found == nullptr) continue;
+        int64_t count = 1;
+        for (int32_t axis = 0; axis < found->ndim; ++axis) count *= found->shape[axis];
+        hash.mix(section<float>(kv_layout, packed_kv, name), count);
+        any = true;
+    }
     return any ? hash.value() : 0;
 }
 
@@ -157,12 +164,16 @@ PackedRows packed_kv_rows(const AttentionDesc& desc, int64_t kv_capacity) {
     return {round_up(kv_capacity > 0 ? kv_capacity : desc.kv_len, tile), false, tile};
 }
 
-PackedLayout packed_q_layout(const AttentionDesc& desc) {
+PackedLayout packed_q_layout(const AttentionDesc& desc) { return packed_q_layout(desc, kCpuArrangement); }
+PackedLayout packed_kv_layout(const AttentionDesc& desc, int64_t kv_capacity) {
+    return packed_kv_layout(desc, kv_capacity, kCpuArrangement);
+}
+
+PackedLayout packed_q_layout(const AttentionDesc& desc, const Arrangement& arrangement) {
     LayoutBuilder layout(desc, false);
     const int64_t items = desc.varlen() ? 1 : desc.batch;
     const int64_t rows = packed_q_rows(desc).rows;
-    const int64_t dim = round_up(desc.head_dim, kDimMultiple);
-    layout.add("q_codes", storage(desc.recipe.qk), {items, desc.q_heads, rows, dim});
+    layout.add("q_codes", storage(desc.recipe.qk), {items, desc.q_heads, rows, code_columns(desc, arrangement)});
     if (desc.recipe.quantized()) {
         layout.add("q_scale", DType::kF32, {items, desc.q_heads, rows});
         if (desc.recipe.key_bias()) layout.add("q_repeat", DType::kU8, {items, desc.q_heads, rows});
@@ -171,21 +182,22 @@ PackedLayout packed_q_layout(const AttentionDesc& desc) {
     return layout.take();
 }
 
-PackedLayout packed_kv_layout(const AttentionDesc& desc, int64_t kv_capacity) {
+PackedLayout packed_kv_layout(const AttentionDesc& desc, int64_t kv_capacity, const Arrangement& arrangement) {
     const Recipe& recipe = desc.recipe;
     LayoutBuilder layout(desc, true);
     const int64_t items = desc.varlen() ? 1 : desc.batch;
     const int64_t heads = desc.kv_heads;
     const int64_t rows = packed_kv_rows(desc, kv_capacity).rows;
     const int64_t tiles = rows / recipe.tile;
-    const int64_t dim = round_up(desc.head_dim, kDimMultiple);
-    const int64_t dim_v = round_up(desc.head_dim_v, kDimMultiple);
+    const int64_t dim = arrangement.padded_dim(desc.head_dim);
+    const int64_t dim_v = arrangement.padded_dim(desc.head_dim_v);
 
     layout.add("lengths", DType::kI64, {desc.batch});
-    layout.add("k_codes", storage(recipe.qk), {items, heads, rows, dim});
+    layout.add("k_codes", storage(recipe.qk), {items, heads, rows, code_columns(desc, arrangement)});
     if (recipe.quantized()) {
         layout.add("k_scale", DType::kF32, {items, heads, rows});
-        layout.add("k_pair", DType::kI16, {items, heads, rows, 2});  // key bias in units, sum of the codes
+        if (!arrangement.digit_columns)
+            layout.add("k_pair", DType::kI16, {items, heads, rows, 2});  // key bias in units, sum of the codes
         layout.add("tile_base", DType::kF32, {items, heads, tiles});
         layout.add("c_k", DType::kF32, {desc.batch, heads, dim});
         layout.add("c_q", DType::kF32, {desc.batch, heads, dim});

@@ -23,20 +23,42 @@ struct PackedRows {
     int32_t tile = 0;
 
     // Row index of the sequence's first token, counted over the whole section.
-    int64_t begin(int64_t b, int64_t h, int64_t heads, int64_t token_begin) const {
+    CLARY_HD int64_t begin(int64_t b, int64_t h, int64_t heads, int64_t token_begin) const {
         return varlen ? h * rows + (tile ? (token_begin / tile + b) * tile : token_begin) : (b * heads + h) * rows;
     }
 };
 PackedRows packed_q_rows(const AttentionDesc& desc);
 PackedRows packed_kv_rows(const AttentionDesc& desc, int64_t kv_capacity);
 
-// Layouts of the CPU backend and the oracles. kv_capacity 0: exactly kv_len, no room to append.
+constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// CPU: head dims are padded with zeros to a multiple of this many columns: one vector of 4-byte groups, 16 wide.
+inline constexpr int64_t kDimMultiple = 16;
+// GPU: to the next head dim that kernels are instantiated for.
+inline constexpr int64_t kMmaHeadDims[] = {32, 64, 96, 128, 192, 256};
+
+// What the kernels of a backend want to read.
+struct Arrangement {
+    int64_t (*padded_dim)(int64_t head_dim);  // columns of a row of codes
+    // The key bias as kDigitColumns more int8 columns of q_codes (each holds q_repeat) and k_codes (digits), which the
+    // MMA adds up; else as k_pair.
+    bool digit_columns;
+};
+constexpr int64_t padded_dim_cpu(int64_t head_dim) { return round_up(head_dim, kDimMultiple); }
+constexpr int64_t padded_dim_mma(int64_t head_dim) {
+    for (const int64_t dim : kMmaHeadDims)
+        if (head_dim <= dim) return dim;
+    return padded_dim_cpu(head_dim);  // no kernel takes it
+}
+inline constexpr Arrangement kCpuArrangement{padded_dim_cpu, false};
+inline constexpr Arrangement kMmaArrangement{padded_dim_mma, true};
+
+// kv_capacity 0: exactly kv_len, no room to append.
+PackedLayout packed_q_layout(const AttentionDesc& desc, const Arrangement& arrangement);
+PackedLayout packed_kv_layout(const AttentionDesc& desc, int64_t kv_capacity, const Arrangement& arrangement);
+// The CPU's.
 PackedLayout packed_q_layout(const AttentionDesc& desc);
 PackedLayout packed_kv_layout(const AttentionDesc& desc, int64_t kv_capacity);
-
-// Head dims are padded with zeros to a multiple of this many columns: one vector of 4-byte groups, 16 wide.
-inline constexpr int64_t kDimMultiple = 16;
-constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 // The first section of every packed buffer: what it was packed as, so that reading it as something else is refused.
 struct PackedHeader {
@@ -53,13 +75,17 @@ Status check_header(const char* name, const AttentionDesc& desc, const PackedLay
 // Hash of the smoothing vectors and the base of Q's scales in a packed K and V; 0 where a recipe has none.
 uint64_t vectors_id(const PackedLayout& kv_layout, const void* packed_kv);
 
+// Null where the layout has no such section.
+inline const clary_section* find_section(const PackedLayout& layout, std::string_view name) {
+    for (int32_t i = 0; i < layout.section_count; ++i)
+        if (name == layout.sections[i].name) return &layout.sections[i];
+    return nullptr;
+}
 // Start of a section in `buffer`; null where the layout has no such section.
 template <typename T>
 T* section(const PackedLayout& layout, void* buffer, std::string_view name) {
-    for (int32_t i = 0; i < layout.section_count; ++i)
-        if (name == layout.sections[i].name)
-            return reinterpret_cast<T*>(static_cast<char*>(buffer) + layout.sections[i].offset);
-    return nullptr;
+    const clary_section* found = find_section(layout, name);
+    return found ? reinterpret_cast<T*>(static_cast<char*>(buffer) + found->offset) : nullptr;
 }
 template <typename T>
 const T* section(const PackedLayout& layout, const void* buffer, std::string_view name) {

@@ -7,31 +7,14 @@
 namespace clary {
 namespace {
 
-struct DTypeInfo {
-    const char* name;
-    int64_t size;  // bytes
-};
-
-constexpr DTypeInfo kDTypes[] = {
-    {"none", 0},  {"fp32", 4},  {"fp16", 2},  {"bf16", 2}, {"fp64", 8},     {"int8", 1},     {"uint8", 1},
-    {"int16", 2}, {"int32", 4}, {"int64", 8}, {"bool", 1}, {"fp8_e4m3", 1}, {"fp8_e5m2", 1},
-};
-
-const DTypeInfo* info(DType dtype) {
-    const auto index = static_cast<size_t>(dtype);
-    return index < std::size(kDTypes) ? &kDTypes[index] : nullptr;
-}
+constexpr const char* kDTypeNames[] = {"none",  "fp32",  "fp16",  "bf16", "fp64",     "int8",    "uint8",
+                                       "int16", "int32", "int64", "bool", "fp8_e4m3", "fp8_e5m2"};
 
 }  // namespace
 
 const char* dtype_name(DType dtype) {
-    const DTypeInfo* found = info(dtype);
-    return found ? found->name : "unknown";
-}
-
-int64_t dtype_size(DType dtype) {
-    const DTypeInfo* found = info(dtype);
-    return found ? found->size : 0;
+    const auto index = static_cast<size_t>(dtype);
+    return index < std::size(kDTypeNames) ? kDTypeNames[index] : "unknown";
 }
 
 std::string shape_text(const TensorView& tensor) {

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 
+#include "numerics/host_device.h"
+
 namespace clary {
 
 // The values are part of the C ABI (clary_dtype in clary.h); append only.
@@ -26,7 +28,31 @@ enum class DType : int32_t {
 };
 
 const char* dtype_name(DType dtype);  // "fp32", "bf16", ...; "unknown" for a value outside the enum
-int64_t dtype_size(DType dtype);      // bytes; 0 for kNone and unknown values
+
+// Bytes; 0 for kNone and unknown values.
+CLARY_HD constexpr int64_t dtype_size(DType dtype) {
+    switch (dtype) {
+        case DType::kF64:
+        case DType::kI64:
+            return 8;
+        case DType::kF32:
+        case DType::kI32:
+            return 4;
+        case DType::kF16:
+        case DType::kBF16:
+        case DType::kI16:
+            return 2;
+        case DType::kI8:
+        case DType::kU8:
+        case DType::kBool:
+        case DType::kE4M3:
+        case DType::kE5M2:
+            return 1;
+        case DType::kNone:
+            break;
+    }
+    return 0;
+}
 
 enum class DeviceType : int32_t { kCpu = 0, kCuda = 1, kMaca = 2 };
 
@@ -43,7 +69,7 @@ struct TensorView {
     int64_t shape[kMaxDims] = {};
     int64_t stride[kMaxDims] = {};
 
-    bool given() const { return ndim != 0; }
+    CLARY_HD bool given() const { return ndim != 0; }
 };
 
 std::string shape_text(const TensorView& tensor);  // "[1, 9, 2048, 64]"

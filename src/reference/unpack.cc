@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string_view>
 
-#include "core/packed.h"
+#include "numerics/digits.h"
 #include "numerics/formats.h"
 #include "numerics/permutation.h"
 #include "reference/oracle.h"
@@ -19,9 +19,12 @@ class Codes {
   public:
     Codes(const PackedLayout& layout, const void* buffer, std::string_view name)
         : data_(section<char>(layout, buffer, name)) {
-        for (int32_t i = 0; i < layout.section_count; ++i)
-            if (name == layout.sections[i].name) dtype_ = static_cast<DType>(layout.sections[i].dtype);
+        const clary_section* const found = find_section(layout, name);
+        dtype_ = static_cast<DType>(found->dtype);
+        columns_ = found->shape[3];
     }
+    // Of a row; of V in tiles: channels.
+    int64_t columns() const { return columns_; }
     float operator[](int64_t index) const {
         switch (dtype_) {
             case DType::kI8:
@@ -40,20 +43,24 @@ class Codes {
   private:
     const char* data_;
     DType dtype_ = DType::kNone;
+    int64_t columns_ = 0;
 };
 
-int64_t packed_length(const AttentionDesc& desc, int64_t kv_capacity, const void* packed_kv, int64_t b) {
-    return section<int64_t>(packed_kv_layout(desc, kv_capacity), packed_kv, "lengths")[b];
+// Sum of the digits that are the last columns of a row of K.
+int16_t units_of_digits(const Codes& codes, int64_t row) {
+    float units = 0;
+    for (int64_t column = codes.columns() - numerics::kDigitColumns; column < codes.columns(); ++column)
+        units += codes[row * codes.columns() + column];
+    return static_cast<int16_t>(units);
 }
 
-void unpack_q(const AttentionDesc& desc, const void* buffer, const Sequence& sequence, int64_t b, int64_t kv_head,
-              HeadOperands* o) {
-    const PackedLayout layout = packed_q_layout(desc);
+void unpack_q(const AttentionDesc& desc, const PackedLayout& layout, const void* buffer, const Sequence& sequence,
+              int64_t b, int64_t kv_head, HeadOperands* o) {
     const Codes codes(layout, buffer, "q_codes");
     const auto* scale = section<float>(layout, buffer, "q_scale");
     const auto* repeat = section<uint8_t>(layout, buffer, "q_repeat");
     const auto* shift = section<float>(layout, buffer, "q_shift");
-    const int64_t width = round_up(o->dim, kDimMultiple);
+    const int64_t width = codes.columns();
     for (int64_t g = 0; g < o->heads; ++g) {
         const int64_t head = kv_head * o->heads + g;
         const int64_t begin = packed_q_rows(desc).begin(b, head, desc.q_heads, sequence.q_begin);
@@ -71,17 +78,19 @@ void unpack_k(const PackedLayout& layout, const void* buffer, int64_t first_row,
     const auto* scale = section<float>(layout, buffer, "k_scale");
     const auto* pair = section<int16_t>(layout, buffer, "k_pair");
     const auto* base = section<float>(layout, buffer, "tile_base");
-    const int64_t width = round_up(o->dim, kDimMultiple);
+    const int64_t width = codes.columns();
+    const bool digits = o->recipe.key_bias() && pair == nullptr;
     for (int64_t row = first_row; row < first_row + o->kv_len; ++row) {
         for (int64_t d = 0; d < o->dim; ++d) o->k.push_back(codes[row * width + d]);
         o->k_scale.push_back(scale != nullptr ? scale[row] : 1.0f);
-        o->bias_units.push_back(pair != nullptr ? pair[row * 2] : int16_t{0});
+        o->bias_units.push_back(pair != nullptr ? pair[row * 2] : digits ? units_of_digits(codes, row) : int16_t{0});
     }
     for (int64_t tile = 0; tile < o->tiles(); ++tile)
         o->tile_base.push_back(base != nullptr ? base[first_row / o->recipe.tile + tile] : 0.0f);
     if (!o->recipe.quantized()) return;
-    const auto* c_k = section<float>(layout, buffer, "c_k") + vectors_row * width;
-    const auto* c_q = section<float>(layout, buffer, "c_q") + vectors_row * width;
+    const int64_t dim = find_section(layout, "c_k")->shape[2];
+    const auto* c_k = section<float>(layout, buffer, "c_k") + vectors_row * dim;
+    const auto* c_q = section<float>(layout, buffer, "c_q") + vectors_row * dim;
     o->c_k.assign(c_k, c_k + o->dim);
     o->c_q.assign(c_q, c_q + o->dim);
     o->q_base = section<float>(layout, buffer, "q_base")[vectors_row];
@@ -93,7 +102,9 @@ void unpack_v(const PackedLayout& layout, const void* buffer, int64_t first_row,
     const auto* scale = section<float>(layout, buffer, "v_scale");
     const auto* weight = section<uint8_t>(layout, buffer, "v_weight");
     const auto* mean = section<float>(layout, buffer, "v_mean");
-    const int64_t width = round_up(o->dim_v, kDimMultiple), first_tile = first_row / recipe.tile;
+    const bool in_tiles = recipe.v_scale != VScale::kNone;
+    const int64_t width = in_tiles ? find_section(layout, "v_codes")->shape[3] : codes.columns(),
+                  first_tile = first_row / recipe.tile;
     for (int64_t j = 0; j < o->kv_len; ++j) {
         // 8-bit V is transposed within its tile, and it and its weights have the keys permuted in runs of 16.
         const int64_t tile = first_tile + j / recipe.tile, position = numerics::v_position(j % recipe.tile);
@@ -121,12 +132,13 @@ void unpack_v(const PackedLayout& layout, const void* buffer, int64_t first_row,
 }  // namespace
 
 Status unpack_head(const AttentionDesc& desc, int64_t kv_capacity, const void* packed_q, const void* packed_kv,
-                   int64_t b, int64_t kv_head, HeadOperands* operands) {
+                   int64_t b, int64_t kv_head, HeadOperands* operands, const Arrangement& arrangement) {
     const Recipe& recipe = desc.recipe;
     if (recipe.qk == Format::kFp4 || recipe.pv == Format::kFp4 || recipe.smooth_q_block)
         return unsupported("recipe: " + recipe_text(recipe) +
                            " has no packed form; allowed: recipes without fp4 and without smooth_q_block");
-    const Sequence sequence = sequence_of(desc, b, packed_length(desc, kv_capacity, packed_kv, b));
+    const PackedLayout layout = packed_kv_layout(desc, kv_capacity, arrangement);
+    const Sequence sequence = sequence_of(desc, b, section<int64_t>(layout, packed_kv, "lengths")[b]);
     HeadOperands o;
     o.recipe = recipe;
     o.heads = desc.q_heads_per_kv();
@@ -135,10 +147,9 @@ Status unpack_head(const AttentionDesc& desc, int64_t kv_capacity, const void* p
     o.dim = desc.head_dim;
     o.dim_v = desc.head_dim_v;
     o.a = score_factor(desc);
-    const PackedLayout layout = packed_kv_layout(desc, kv_capacity);
     const int64_t first_row = packed_kv_rows(desc, kv_capacity).begin(b, kv_head, desc.kv_heads, sequence.kv_begin);
     const int64_t vectors_row = b * desc.kv_heads + kv_head;
-    unpack_q(desc, packed_q, sequence, b, kv_head, &o);
+    unpack_q(desc, packed_q_layout(desc, arrangement), packed_q, sequence, b, kv_head, &o);
     unpack_k(layout, packed_kv, first_row, vectors_row, &o);
     unpack_v(layout, packed_kv, first_row, vectors_row, &o);
     *operands = std::move(o);
@@ -146,16 +157,16 @@ Status unpack_head(const AttentionDesc& desc, int64_t kv_capacity, const void* p
 }
 
 Status attend_packed(const AttentionDesc& desc, int64_t kv_capacity, const void* packed_q, const void* packed_kv,
-                     int threads) {
-    CLARY_RETURN_IF_ERROR(check_header("packed_q", desc, packed_q_layout(desc), packed_q));
-    CLARY_RETURN_IF_ERROR(check_header("packed_kv", desc, packed_kv_layout(desc, kv_capacity), packed_kv));
+                     int threads, const Arrangement& arrangement) {
+    CLARY_RETURN_IF_ERROR(check_header("packed_q", desc, packed_q_layout(desc, arrangement), packed_q));
+    CLARY_RETURN_IF_ERROR(check_header("packed_kv", desc, packed_kv_layout(desc, kv_capacity, arrangement), packed_kv));
     HeadOperands first;  // whether the recipe has a packed form does not depend on the head
     if (desc.batch * desc.kv_heads > 0)
-        CLARY_RETURN_IF_ERROR(unpack_head(desc, kv_capacity, packed_q, packed_kv, 0, 0, &first));
+        CLARY_RETURN_IF_ERROR(unpack_head(desc, kv_capacity, packed_q, packed_kv, 0, 0, &first, arrangement));
     parallel_for(desc.batch * desc.kv_heads, threads, [&](int64_t item) {
         const int64_t b = item / desc.kv_heads, kv_head = item % desc.kv_heads;
         HeadOperands operands;
-        if (!unpack_head(desc, kv_capacity, packed_q, packed_kv, b, kv_head, &operands).is_ok()) return;
+        if (!unpack_head(desc, kv_capacity, packed_q, packed_kv, b, kv_head, &operands, arrangement).is_ok()) return;
         attend_oracle(operands, desc, sequence_of(desc, b, operands.kv_len), b, kv_head);
     });
     return Status::ok();
