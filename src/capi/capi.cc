@@ -58,7 +58,7 @@ Status require_kernel(const Plan& plan, bool two_phase) {
     if (plan.choice.row == nullptr) return clary::no_kernel(plan.desc, plan.backend, plan.choice);
     if (two_phase && plan.choice.row->attention != nullptr)
         return clary::unsupported(
-            fmt::format("backend: {} has no packed format; allowed here: cpu", plan.choice.row->backend));
+            fmt::format("backend: {} has no packed format; allowed here: cpu, cuda", plan.choice.row->backend));
     return Status::ok();
 }
 
@@ -78,10 +78,10 @@ struct Free {
     void operator()(void* memory) const { std::free(memory); }
 };
 
-// The caller's workspace, or one from the heap for the duration of the call.
+// The caller's workspace, or, for a kernel of the CPU, one from the heap for the duration of the call.
 class Workspace {
   public:
-    Status get(const clary_attention_params& params, int64_t bytes) {
+    Status get(const clary_attention_params& params, const clary::KernelRow& row, int64_t bytes) {
         if (params.workspace != nullptr) {
             if (static_cast<int64_t>(params.workspace_size) < bytes)
                 return {StatusCode::kWorkspaceTooSmall,
@@ -90,6 +90,11 @@ class Workspace {
                 return clary::invalid_argument("workspace: not aligned; allowed: a multiple of 64 bytes");
             data_ = params.workspace;
             return Status::ok();
+        }
+        if (row.device != clary::DeviceType::kCpu) {
+            if (bytes == 0) return Status::ok();
+            return {StatusCode::kWorkspaceTooSmall,
+                    fmt::format("workspace: null; allowed on a GPU: at least {} bytes of its memory", bytes)};
         }
         owned_.reset(std::aligned_alloc(64, static_cast<size_t>(clary::round_up(std::max<int64_t>(bytes, 64), 64))));
         if (owned_ == nullptr)
@@ -117,7 +122,8 @@ struct TwoPhase {
         kv_capacity = kv->kv_capacity;
         stream = params->stream;
         CLARY_RETURN_IF_ERROR(check_capacity(plan.desc, kv_capacity));
-        return workspace.get(*params, plan.choice.row->workspace(plan.desc, *plan.context));
+        const clary::KernelRow& row = *plan.choice.row;
+        return workspace.get(*params, row, row.workspace(plan.desc, *plan.context));
     }
     Call call() const { return {plan.desc, *plan.context, stream, workspace.data()}; }
 };
@@ -127,7 +133,7 @@ Status buffer_of(const char* name, const clary_packed* packed, PackedBuffer* buf
     if (packed == nullptr) return Status::ok();
     CLARY_RETURN_IF_ERROR(check_struct_size(name, packed->struct_size, sizeof(*packed)));
     if (packed->data == nullptr) return null_argument(name);
-    *buffer = {name, packed->data, packed->bytes, static_cast<clary::DeviceType>(packed->device)};
+    *buffer = {name, packed->data, packed->bytes, static_cast<clary::DeviceType>(packed->device), packed->device_index};
     return Status::ok();
 }
 
@@ -155,12 +161,13 @@ const char* clary_status_string(clary_status status) {
 
 const char* clary_version(void) { return CLARY_VERSION_TEXT; }
 
-const char* clary_build_info(void) {
 #if defined(__clang__)
-    return "clary " CLARY_VERSION_TEXT " clang " __clang_version__ " " CLARY_BUILD_TYPE " backends: cpu, reference";
+#define CLARY_COMPILER_TEXT "clang " __clang_version__
 #else
-    return "clary " CLARY_VERSION_TEXT " gcc " __VERSION__ " " CLARY_BUILD_TYPE " backends: cpu, reference";
+#define CLARY_COMPILER_TEXT "gcc " __VERSION__
 #endif
+const char* clary_build_info(void) {
+    return "clary " CLARY_VERSION_TEXT " " CLARY_COMPILER_TEXT " " CLARY_BUILD_TYPE " backends: " CLARY_BACKENDS;
 }
 
 clary_status clary_context_create(int32_t threads, clary_context** context) {
@@ -185,8 +192,8 @@ clary_status clary_attention(const clary_attention_params* params) {
         CLARY_RETURN_IF_ERROR(plan_for(params, Purpose::kAttention, &plan));
         CLARY_RETURN_IF_ERROR(require_kernel(plan, false));
         Workspace workspace;
-        CLARY_RETURN_IF_ERROR(
-            workspace.get(*params, clary::one_shot_workspace(*plan.choice.row, plan.desc, *plan.context)));
+        CLARY_RETURN_IF_ERROR(workspace.get(*params, *plan.choice.row,
+                                            clary::one_shot_workspace(*plan.choice.row, plan.desc, *plan.context)));
         CLARY_RETURN_IF_ERROR(
             clary::run_one_shot(*plan.choice.row, Call{plan.desc, *plan.context, params->stream, workspace.data()}));
         ran(plan, "attention");

@@ -3,11 +3,20 @@
 
 #include "cpu/kernels.h"
 #include "reference/kernels.h"
+#ifdef CLARY_CUDA
+#include "cuda/kernels.h"
+#endif
 
 namespace clary {
 
 std::span<const KernelTable> kernel_tables() {
-    static const KernelTable tables[] = {cpu::kernels(), reference::kernels()};
+    static const KernelTable tables[] = {
+        cpu::kernels(),
+#ifdef CLARY_CUDA
+        cuda::kernels(),
+#endif
+        reference::kernels(),
+    };
     return tables;
 }
 

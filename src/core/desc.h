@@ -57,7 +57,8 @@ struct AttentionDesc {
     TensorView c_k, c_q, q_base;
 
     Recipe recipe;
-    DeviceType device = DeviceType::kCpu;
+    DeviceType device = DeviceType::kCpu;  // of every tensor
+    int32_t device_index = 0;
 
     CLARY_HD bool varlen() const { return cu_seqlens_q.given(); }
     CLARY_HD int64_t q_heads_per_kv() const { return q_heads / kv_heads; }

@@ -42,17 +42,12 @@ Status check_backend(std::span<const KernelTable> tables, std::string_view backe
                         fmt::join(known, ", "))};
 }
 
-std::string reject(const KernelRow& row, const AttentionDesc& desc) {
-    if (std::string reason = row.usable(); !reason.empty()) return reason;
-    return row.supports(desc);
-}
-
 // First fitting row for desc.recipe; rejections are collected on the way.
 void search(std::span<const KernelTable> tables, const BackendQuery& query, const AttentionDesc& desc, Choice* choice) {
     for (const KernelTable& table : tables)
         for (const KernelRow& row : table) {
             if (!query.matches(row) || row.qk != desc.recipe.qk || row.pv != desc.recipe.pv) continue;
-            std::string reason = reject(row, desc);
+            std::string reason = rejection_of(row, desc);
             if (reason.empty()) {
                 choice->row = &row;
                 return;
@@ -61,7 +56,18 @@ void search(std::span<const KernelTable> tables, const BackendQuery& query, cons
         }
 }
 
+const char* memory_of(DeviceType device) {
+    return device == DeviceType::kCpu ? "CPU memory" : device == DeviceType::kCuda ? "CUDA memory" : "MXMACA memory";
+}
+
 }  // namespace
+
+std::string rejection_of(const KernelRow& row, const AttentionDesc& desc) {
+    if (row.device != desc.device)
+        return fmt::format("q: in {}; allowed: tensors in {}", memory_of(desc.device), memory_of(row.device));
+    if (std::string reason = row.usable(); !reason.empty()) return reason;
+    return row.supports(desc);
+}
 
 Status choose_kernel(std::span<const KernelTable> tables, std::string_view backend, bool recipe_is_auto,
                      AttentionDesc* desc, Choice* choice) {
@@ -86,10 +92,15 @@ Status no_kernel(const AttentionDesc& desc, std::string_view backend, const Choi
                         "backend reference",
                         recipe_text(desc.recipe), backend));
     // What the problem lacks helps more than what the machine lacks; the last row is the most general of its backend.
-    const auto about_problem = [](const Rejection& rejection) { return rejection.row->usable().empty(); };
+    const auto about_problem = [&](const Rejection& rejection) {
+        return rejection.row->device == desc.device && rejection.row->usable().empty();
+    };
     const auto found = std::find_if(choice.rejections.rbegin(), choice.rejections.rend(), about_problem);
     const Rejection& last = found == choice.rejections.rend() ? choice.rejections.back() : *found;
-    return unsupported(fmt::format("{} ({})", last.reason, last.row->name));
+    const bool no_gpu =
+        last.row->device == desc.device && desc.device != DeviceType::kCpu && !last.row->usable().empty();
+    return {no_gpu ? StatusCode::kNoDevice : StatusCode::kUnsupported,
+            fmt::format("{} ({})", last.reason, last.row->name)};
 }
 
 int64_t one_shot_workspace(const KernelRow& row, const AttentionDesc& desc, const Context& context) {

@@ -26,6 +26,9 @@ struct Choice {
 Status choose_kernel(std::span<const KernelTable> tables, std::string_view backend, bool recipe_is_auto,
                      AttentionDesc* desc, Choice* choice);
 
+// Why `row` does not run the problem on this machine, whatever its recipe; "" where it does.
+std::string rejection_of(const KernelRow& row, const AttentionDesc& desc);
+
 // The failure to report when nothing fits.
 Status no_kernel(const AttentionDesc& desc, std::string_view backend, const Choice& choice);
 

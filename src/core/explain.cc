@@ -44,6 +44,13 @@ int64_t tensor_bytes(const AttentionDesc& desc) {
            kv_rows * (desc.head_dim * dtype_size(desc.k.dtype) + desc.head_dim_v * dtype_size(desc.v.dtype));
 }
 
+// The first kernel that this machine cannot run and that would take the problem on its own; null: none.
+const KernelRow* elsewhere(const AttentionDesc& desc, const Choice& choice) {
+    for (const Rejection& rejection : choice.rejections)
+        if (rejection.row->device == desc.device && rejection.row->supports(desc).empty()) return rejection.row;
+    return nullptr;
+}
+
 }  // namespace
 
 std::string explain_json(const AttentionDesc& desc, std::string_view backend, const Choice& choice,
@@ -57,10 +64,10 @@ std::string explain_json(const AttentionDesc& desc, std::string_view backend, co
             const bool listed = &row == choice.row || std::any_of(choice.rejections.begin(), choice.rejections.end(),
                                                                   [&](const Rejection& r) { return r.row == &row; });
             if (listed) continue;
-            std::string reason = row.usable();
-            if (reason.empty() && (row.qk != desc.recipe.qk || row.pv != desc.recipe.pv))
+            std::string reason;
+            if (row.qk != desc.recipe.qk || row.pv != desc.recipe.pv)
                 reason = fmt::format("is a kernel of another recipe, {}_{}", format_name(row.qk), format_name(row.pv));
-            if (reason.empty()) reason = row.supports(desc);
+            if (reason.empty()) reason = rejection_of(row, desc);
             if (reason.empty())
                 reason = row.backend == std::string_view("reference")  ? "runs only when asked for by name"
                          : backend != "auto" && backend != row.backend ? fmt::format("is not of backend {}", backend)
@@ -77,13 +84,16 @@ std::string explain_json(const AttentionDesc& desc, std::string_view backend, co
                         R"("head_dim_v":{},"scale":{},"varlen":{},"paged":{}}})",
                         desc.batch, desc.q_heads, desc.kv_heads, desc.q_len, desc.kv_len, desc.head_dim,
                         desc.head_dim_v, desc.scale, desc.varlen(), desc.page_size > 0);
-    if (choice.row) {
-        const bool packs = choice.row->attention == nullptr;
-        const int64_t packed = packs ? choice.row->q_layout(desc).bytes + choice.row->kv_layout(desc, 0).bytes : 0;
+    const KernelRow* row = choice.row;
+    if (!row && (row = elsewhere(desc, choice)) != nullptr)
+        json += fmt::format(R"(,"would_run":{})", quoted(row->name));
+    if (row) {
+        const bool packs = row->attention == nullptr;
+        const int64_t packed = packs ? row->q_layout(desc).bytes + row->kv_layout(desc, 0).bytes : 0;
         json += fmt::format(R"(,"threads":{},"workspace_bytes":{},"packed_bytes":{},"phase_workspace_bytes":{})"
                             R"(,"bytes_moved":{})",
-                            context.threads(), one_shot_workspace(*choice.row, desc, context), packed,
-                            packs ? choice.row->workspace(desc, context) : 0, tensor_bytes(desc) + 2 * packed);
+                            context.threads(), one_shot_workspace(*row, desc, context), packed,
+                            packs ? row->workspace(desc, context) : 0, tensor_bytes(desc) + 2 * packed);
     }
     if (const ExpectedError* expected = expected_error(desc.recipe))
         json += fmt::format(R"(,"expected_rel_l1":{{"language_model_median":{},"language_model_worst_layer":{},)"

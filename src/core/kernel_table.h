@@ -27,7 +27,8 @@ struct KernelRow {
     const char* arch;     // "avx512", "sm90"; "" where a backend has only one
     Format qk, pv;
 
-    // "" when this machine can run the kernel, else the reason why not.
+    // "" when this machine can run the kernel, else the reason why not. Asked only about tensors on the row's device, so
+    // that work on the CPU never starts a GPU's driver.
     std::string (*usable)();
     // "" when the kernel takes the problem (recipe's options included), else the argument, its value and what is allowed.
     std::string (*supports)(const AttentionDesc& desc);
@@ -40,10 +41,14 @@ struct KernelRow {
     // packed_q or packed_kv may be null. With packed_kv null, `ready` holds the K and V that Q will attend to.
     Status (*quantize)(const Call& call, int64_t kv_capacity, void* packed_q, void* packed_kv, const void* ready);
     Status (*attend)(const Call& call, int64_t kv_capacity, const void* packed_q, const void* packed_kv);
-    Status (*append)(const Call& call, int64_t kv_capacity, void* packed_kv);
+    Status (*append)(const Call& call, int64_t kv_capacity, void* packed_kv);  // null: cannot
 
     // One-shot kernels (the reference): everything in one call, no packed format; then the six above are null.
     Status (*attention)(const Call& call);
+
+    // Where its tensors, packed buffers and workspace lie. On a GPU `quantize` also writes the headers of packed buffers and
+    // `attend` checks them (docs/decisions/0008-packed-buffers-on-a-gpu.md): the host cannot look.
+    DeviceType device = DeviceType::kCpu;
 };
 
 using KernelTable = std::span<const KernelRow>;

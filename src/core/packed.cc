@@ -69,22 +69,19 @@ int64_t code_columns(const AttentionDesc& desc, const Arrangement& arrangement) 
     return arrangement.padded_dim(desc.head_dim) + (digits ? numerics::kDigitColumns : 0);
 }
 
-constexpr uint64_t kFormat = 0x0001'59524c43;  // version 1, "CLRY"
-
-// FNV-1a, field by field (a struct's padding has no value).
+// FNV-1a byte by byte, field by field (a struct's padding has no value).
 class Hash {
   public:
     template <typename T>
     Hash& mix(const T* data, int64_t count) {
         const auto* bytes = reinterpret_cast<const unsigned char*>(data);
-        for (size_t i = 0; i < static_cast<size_t>(count) * sizeof(T); ++i)
-            value_ = (value_ ^ bytes[i]) * 0x100000001b3u;
+        for (size_t i = 0; i < static_cast<size_t>(count) * sizeof(T); ++i) value_ = mix_hash(value_, bytes[i]);
         return *this;
     }
     uint64_t value() const { return value_; }
 
   private:
-    uint64_t value_ = 0xcbf29ce484222325u;
+    uint64_t value_ = kEmptyHash;
 };
 
 uint64_t layout_id(const PackedLayout& layout) {
@@ -97,18 +94,11 @@ uint64_t layout_id(const PackedLayout& layout) {
     return hash.value();
 }
 
-uint64_t sequences_id(const AttentionDesc& desc) {
-    if (!desc.varlen()) return 0;
-    Hash hash;
-    for (const TensorView* cu : {&desc.cu_seqlens_q, &desc.cu_seqlens_k})
-        for (int64_t b = 0; b <= desc.batch; ++b) {
-            const int64_t at = integer_at(*cu, b);
-            hash.mix(&at, 1);
-        }
-    return hash.value();
-}
-
 }  // namespace
+
+PackedHeader expected_header(const AttentionDesc& desc, const PackedLayout& layout) {
+    return {kPackedFormat, layout_id(layout), 0, 0, desc.scale};
+}
 
 PackedHeader header_of(const PackedLayout& layout, const void* buffer) {
     PackedHeader header;
@@ -117,13 +107,15 @@ PackedHeader header_of(const PackedLayout& layout, const void* buffer) {
 }
 
 void write_header(const AttentionDesc& desc, const PackedLayout& layout, void* buffer, uint64_t vectors) {
-    const PackedHeader header{kFormat, layout_id(layout), sequences_id(desc), vectors, desc.scale};
+    PackedHeader header = expected_header(desc, layout);
+    header.sequences = sequences_id(desc);
+    header.vectors = vectors;
     std::memcpy(section<void>(layout, buffer, "header"), &header, sizeof(header));
 }
 
 Status check_header(const char* name, const AttentionDesc& desc, const PackedLayout& layout, const void* buffer) {
     const PackedHeader header = header_of(layout, buffer);
-    if (header.format != kFormat)
+    if (header.format != kPackedFormat)
         return invalid_argument(
             fmt::format("{}: is not a packed buffer of this version; allowed: what clary_quantize "
                         "wrote",

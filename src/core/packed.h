@@ -68,6 +68,24 @@ struct PackedHeader {
     uint64_t vectors;    // vectors_id() of the K and V: the same in a packed Q that was quantized against them
     double scale;        // the key bias is an integer in units that hold the softmax scale
 };
+inline constexpr uint64_t kPackedFormat = 0x0001'59524c43;  // version 1, "CLRY"
+// FNV-1a over 64-bit words.
+CLARY_HD constexpr uint64_t mix_hash(uint64_t hash, uint64_t word) { return (hash ^ word) * 0x100000001b3u; }
+inline constexpr uint64_t kEmptyHash = 0xcbf29ce484222325u;
+// Reads cu_seqlens.
+CLARY_HD inline uint64_t sequences_id(const AttentionDesc& desc) {
+    if (!desc.varlen()) return 0;
+    uint64_t hash = kEmptyHash;
+    for (int64_t b = 0; b <= desc.batch; ++b) {
+        hash = mix_hash(hash, static_cast<uint64_t>(integer_at(desc.cu_seqlens_q, b)));
+        hash = mix_hash(hash, static_cast<uint64_t>(integer_at(desc.cu_seqlens_k, b)));
+    }
+    return hash;
+}
+// Without `sequences` and `vectors`, which are hashes of what may lie on a GPU.
+PackedHeader expected_header(const AttentionDesc& desc, const PackedLayout& layout);
+
+// Buffers in host memory.
 PackedHeader header_of(const PackedLayout& layout, const void* buffer);
 void write_header(const AttentionDesc& desc, const PackedLayout& layout, void* buffer, uint64_t vectors);
 // Everything but `vectors`. `name`: the argument that the message blames.

@@ -6,10 +6,13 @@
 namespace clary {
 namespace {
 
-Status check_memory(const PackedBuffer& buffer, const PackedLayout& layout) {
-    if (buffer.device != DeviceType::kCpu)
-        return invalid_argument(
-            fmt::format("{}: device {}; allowed: 0 (cpu)", buffer.name, static_cast<int>(buffer.device)));
+bool on_host(const AttentionDesc& desc) { return desc.device == DeviceType::kCpu; }
+
+Status check_memory(const AttentionDesc& desc, const PackedBuffer& buffer, const PackedLayout& layout) {
+    if (buffer.device != desc.device || buffer.device_index != desc.device_index)
+        return invalid_argument(fmt::format("{}: on device {}:{}, but q is on {}:{}", buffer.name,
+                                            static_cast<int>(buffer.device), buffer.device_index,
+                                            static_cast<int>(desc.device), desc.device_index));
     if (reinterpret_cast<uintptr_t>(buffer.data) % 64 != 0)
         return invalid_argument(fmt::format("{}: not aligned; allowed: a multiple of 64 bytes", buffer.name));
     if (buffer.bytes < static_cast<size_t>(layout.bytes))
@@ -20,7 +23,8 @@ Status check_memory(const PackedBuffer& buffer, const PackedLayout& layout) {
 
 // A packed K and V that is about to be read: memory, header and every length.
 Status check_kv(const AttentionDesc& desc, const PackedLayout& layout, int64_t kv_capacity, const PackedBuffer& kv) {
-    CLARY_RETURN_IF_ERROR(check_memory(kv, layout));
+    CLARY_RETURN_IF_ERROR(check_memory(desc, kv, layout));
+    if (!on_host(desc)) return Status::ok();
     CLARY_RETURN_IF_ERROR(check_header(kv.name, desc, layout, kv.data));
     const int64_t* const lengths = section<int64_t>(layout, kv.data, "lengths");
     for (int64_t b = 0; b < desc.batch; ++b) {
@@ -65,8 +69,8 @@ Status quantize(const KernelRow& row, const Call& call, int64_t kv_capacity, con
                 const PackedBuffer* kv, const PackedBuffer* kv_ready) {
     const AttentionDesc& desc = call.desc;
     const PackedLayout q_layout = row.q_layout(desc), kv_layout = row.kv_layout(desc, kv_capacity);
-    if (q) CLARY_RETURN_IF_ERROR(check_memory(*q, q_layout));
-    if (kv) CLARY_RETURN_IF_ERROR(check_memory(*kv, kv_layout));
+    if (q) CLARY_RETURN_IF_ERROR(check_memory(desc, *q, q_layout));
+    if (kv) CLARY_RETURN_IF_ERROR(check_memory(desc, *kv, kv_layout));
     if (kv_ready) CLARY_RETURN_IF_ERROR(check_kv(desc, kv_layout, kv_capacity, *kv_ready));
     if (kv && desc.recipe.key_bias() && !desc.q_base.given() && desc.q.data == nullptr && desc.q_tokens > 0)
         return invalid_argument(
@@ -75,6 +79,7 @@ Status quantize(const KernelRow& row, const Call& call, int64_t kv_capacity, con
                         recipe_text(desc.recipe)));
     CLARY_RETURN_IF_ERROR(row.quantize(call, kv_capacity, q ? q->data : nullptr, kv ? kv->data : nullptr,
                                        kv_ready ? kv_ready->data : nullptr));
+    if (!on_host(desc)) return Status::ok();
     const uint64_t vectors = vectors_id(kv_layout, kv ? kv->data : kv_ready->data);
     if (kv) write_header(desc, kv_layout, kv->data, vectors);
     if (q) write_header(desc, q_layout, q->data, vectors);
@@ -85,9 +90,10 @@ Status attend(const KernelRow& row, const Call& call, int64_t kv_capacity, const
               const PackedBuffer& kv) {
     const AttentionDesc& desc = call.desc;
     const PackedLayout q_layout = row.q_layout(desc), kv_layout = row.kv_layout(desc, kv_capacity);
-    CLARY_RETURN_IF_ERROR(check_memory(q, q_layout));
-    CLARY_RETURN_IF_ERROR(check_header(q.name, desc, q_layout, q.data));
+    CLARY_RETURN_IF_ERROR(check_memory(desc, q, q_layout));
+    if (on_host(desc)) CLARY_RETURN_IF_ERROR(check_header(q.name, desc, q_layout, q.data));
     CLARY_RETURN_IF_ERROR(check_kv(desc, kv_layout, kv_capacity, kv));
+    if (!on_host(desc)) return row.attend(call, kv_capacity, q.data, kv.data);
     if (header_of(q_layout, q.data).vectors != vectors_id(kv_layout, kv.data))
         return invalid_argument(
             fmt::format("{}: was packed for another K and V (c_k, c_q and q_base differ); allowed: "
@@ -101,7 +107,10 @@ Status append(const KernelRow& row, const Call& call, int64_t kv_capacity, const
     const AttentionDesc& desc = call.desc;
     CLARY_RETURN_IF_ERROR(check_shared_scales(desc));
     const PackedLayout layout = row.kv_layout(desc, kv_capacity);
+    if (row.append == nullptr)
+        return unsupported(fmt::format("kv: {} cannot append to a cache; allowed: quantize all keys anew", row.name));
     CLARY_RETURN_IF_ERROR(check_kv(desc, layout, kv_capacity, kv));
+    if (!on_host(desc)) return row.append(call, kv_capacity, kv.data);
     const int64_t* const lengths = section<int64_t>(layout, kv.data, "lengths");
     for (int64_t b = 0; b < desc.batch; ++b) {
         const int64_t added = sequence_of(desc, b).kv_len;

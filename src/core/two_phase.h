@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The two phases on buffers of a caller's: what a caller could get wrong about a packed buffer is found here, once for all
-// backends, before a kernel reads it.
+// backends, before a kernel reads it. Contents of buffers on a GPU are the row's to check.
 #pragma once
 
 #include "core/kernel_table.h"
@@ -13,6 +13,7 @@ struct PackedBuffer {
     void* data;
     size_t bytes;
     DeviceType device;
+    int32_t device_index;
 };
 
 // Each with `call.workspace` of row.workspace() bytes. Null buffers: see clary_quantize.

@@ -350,6 +350,7 @@ class Validator {
 
     Status devices() {
         d_.device = static_cast<DeviceType>(p_.q.device);
+        d_.device_index = p_.q.device_index;
         const std::pair<const char*, const clary_tensor*> all[] = {{"k", &p_.k},
                                                                    {"v", &p_.v},
                                                                    {"out", &p_.out},
@@ -372,7 +373,8 @@ class Validator {
         return Status::ok();
     }
 
-    // What can be read on the host is checked to the end, so that a wrong table never becomes a wild address.
+    // What can be read on the host is checked to the end, so that a wrong table never becomes a wild address. What lies
+    // on a GPU is not read here: that would wait for its stream. clary.h says so.
     Status contents() {
         if (d_.device != DeviceType::kCpu) return Status::ok();
         // Sizes follow the longest sequence: where the lengths are there, explain and the size queries read them too.

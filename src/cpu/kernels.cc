@@ -14,7 +14,6 @@ constexpr int64_t kMaxQuantizedHeadDim = 256;  // above it the exact recipe serv
 
 std::string supports(const AttentionDesc& desc) {
     const Recipe& r = desc.recipe;
-    if (desc.device != DeviceType::kCpu) return "q: on a GPU; allowed: tensors in CPU memory";
     if (!r.quantized()) return "";
     for (const auto& [name, dim] : {std::pair{"q: head_dim", desc.head_dim}, {"v: head_dim", desc.head_dim_v}})
         if (dim > kMaxQuantizedHeadDim)

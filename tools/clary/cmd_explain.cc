@@ -43,9 +43,13 @@ void print_text(const Json& json) {
     fmt::print("problem    {}, scale {:g}\nrecipe     {}\n", shape_text(shape), p.at("scale").get<double>(),
                json.at("recipe").get<std::string>());
     if (json.at("kernel").is_null()) {
-        fmt::print("kernel     none takes this problem\n");
+        fmt::print("kernel     {}\n", json.contains("would_run") ? json.at("would_run").get<std::string>() +
+                                                                       ", on a machine that has what it needs"
+                                                                 : "none takes this problem");
     } else {
         fmt::print("kernel     {}, {} threads\n", json.at("kernel").get<std::string>(), json.at("threads").get<int>());
+    }
+    if (json.contains("workspace_bytes")) {
         fmt::print("workspace  {} for the whole call, of which {} packed Q, K and V; {} for a phase alone\n",
                    bytes_text(json.at("workspace_bytes")), bytes_text(json.at("packed_bytes")),
                    bytes_text(json.at("phase_workspace_bytes")));
@@ -71,6 +75,10 @@ int work(const Options& options) {
     Json all = Json::array();
     const auto add = [&](clary_attention_params params, const std::string& layer) {
         params.context = context.get();
+        // Nothing is read: the question for a GPU can be put on any machine.
+        if (options.run.backend.starts_with("cuda"))
+            for (clary_tensor* tensor : {&params.q, &params.k, &params.v, &params.out, &params.lse, &params.mask})
+                tensor->device = CLARY_CUDA;
         Json json = explain(params, options.run.recipe, options.run.backend);
         if (!layer.empty()) json["layer"] = layer;
         all.push_back(std::move(json));

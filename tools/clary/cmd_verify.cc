@@ -209,7 +209,8 @@ int work(const Options& options) {
     for (const clary_kernel_info& kernel : all_kernels()) {
         const bool asked = options.run.backend == "auto" || options.run.backend == kernel.backend ||
                            options.run.backend == fmt::format("{}:{}", kernel.backend, kernel.arch);
-        if (asked && kernel.usable && std::string_view(kernel.backend) != "reference") kernels.push_back(kernel);
+        // The tool's tensors lie in CPU memory.
+        if (asked && kernel.usable && std::string_view(kernel.backend) == "cpu") kernels.push_back(kernel);
     }
     if (kernels.empty())
         fail("--backend {}: has no kernel that this machine can run; allowed: auto, or one that clary env lists",

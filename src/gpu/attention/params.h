@@ -6,13 +6,15 @@
 #include <cstdint>
 
 #include "core/packed.h"
+#include "gpu/header.h"
 
 namespace clary::gpu {
 
 struct AttentionParams {
     AttentionDesc desc;
     PackedRows q_rows, kv_rows;
-    float a = 0;  // |softmax scale| log2 e; log2 e where scale is 0
+    Headers headers;  // of the packed buffers; where they do not match, all results are NaN
+    float a = 0;      // |softmax scale| log2 e; log2 e where scale is 0
 
     const void* q_codes = nullptr;      // [.., row, code columns]
     const float* q_scale = nullptr;     // [.., row]; null: exact recipes
