@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which quantization kernels exist, which one serves a problem, and how they are launched.
+//
+// Kernels of a call, in this order, on one stream; each is a template over a Target and a QuantizeConfig:
+//
+//   quantized recipes   StatisticsKernel     statistics_blocks(p)   where K and V are wanted (statistics_kernel.h)
+//                       ChannelScaleKernel   pack_blocks(p)         there, if v_scale=channel (channel_scale_kernel.h)
+//                       PackKernel           pack_blocks(p)         always (pack_kernel.h)
+//   exact recipes       ExactKernel          pack_blocks(p)         always (exact_kernel.h)
+//
+// Grids have one dimension (x), blocks kThreads threads and kSharedBytes bytes of shared memory, run(const QuantizeParams&)
+// is the body; kBlocks (blocks of a multiprocessor) is meant for __launch_bounds__. A grid is at least 1.
+#pragma once
+
+#include <cstdint>
+#include <iterator>
+
+#include "gpu/quantize/params.h"
+
+namespace clary::gpu {
+
+struct QuantizeConfig {
+    int dim, dim_v;  // padded head dims of Q and K, of V
+};
+
+inline constexpr QuantizeConfig kQuantizeConfigs[] = {{32, 32},   {64, 64},   {96, 96},   {128, 128},
+                                                      {192, 192}, {256, 256}, {192, 128}, {64, 128}};
+
+// Index into kQuantizeConfigs; -1: no kernel takes these head dims.
+inline int find_quantize_config(const AttentionDesc& desc) {
+    const int64_t dim = padded_dim_mma(desc.head_dim), dim_v = padded_dim_mma(desc.head_dim_v);
+    for (int i = 0; i < static_cast<int>(std::size(kQuantizeConfigs)); ++i)
+        if (kQuantizeConfigs[i].dim == dim && kQuantizeConfigs[i].dim_v == dim_v) return i;
+    return -1;
+}
+
+// Whether the kernels know the recipe: integer Q and K with scales that do not span a whole head, or 16-bit exact.
+inline bool quantizes(const Recipe& recipe) {
+    const bool integer = recipe.qk == Format::kInt8 || recipe.qk == Format::kInt4;
+    if (integer)
+        return recipe.pv != Format::kFp4 && !recipe.smooth_q_block &&
+               recipe.granularity != numerics::Granularity::kPerTensor;
+    return (recipe.qk == Format::kFp16 || recipe.qk == Format::kBf16) && recipe.pv == recipe.qk;
+}
+
+// A block packs this many rows of a head of Q, or keys of a head of K and V (one tile or two).
+inline constexpr int kSlab = 128;
+
+CLARY_HD inline int64_t q_slabs(const QuantizeParams& p) {  // of a head
+    return p.q_codes != nullptr ? (p.desc.q_len + kSlab - 1) / kSlab : 0;
+}
+CLARY_HD inline int64_t kv_slabs(const QuantizeParams& p) {
+    return p.k_codes != nullptr ? ((p.kv_rows.varlen ? p.desc.kv_len : p.kv_rows.rows) + kSlab - 1) / kSlab : 0;
+}
+
+inline int64_t pack_blocks(const QuantizeParams& p) {
+    const int64_t blocks = p.desc.batch * (p.desc.kv_heads * kv_slabs(p) + p.desc.q_heads * q_slabs(p));
+    return blocks > 0 ? blocks : 1;  // the first block also writes headers and lengths
+}
+inline int64_t statistics_blocks(const QuantizeParams& p) {
+    const int64_t blocks = p.desc.batch * p.desc.kv_heads;
+    return blocks > 0 ? blocks : 1;
+}
+
+}  // namespace clary::gpu
