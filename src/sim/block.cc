@@ -245,9 +245,12 @@ void Block::count_passes(Wave& wave, const uint32_t* addresses, int count, uint3
 void Block::start_copies(Wave& wave, const WaveCopy& copy, Site site) {
     ++counters.copies;
     std::array<uint32_t, kMaxLanes> addresses;
+    int active = 0;
     for (int lane = 0; lane < wave.lanes; ++lane) {
         const auto l = static_cast<size_t>(lane);
-        const uint32_t at = addresses[l] = copy.to[l].byte;
+        if (!copy.active[l]) continue;
+        const uint32_t at = copy.to[l].byte;
+        addresses[static_cast<size_t>(active++)] = at;
         if (machine.vendor == gpu::Vendor::kMetax && at != copy.to[0].byte + 16 * static_cast<uint32_t>(lane))
             fail(
                 Check::kCopyDestination, site,
@@ -273,7 +276,7 @@ void Block::start_copies(Wave& wave, const WaveCopy& copy, Site site) {
             fail(fault.check, site, "copy16() " + fault.text, wave.index, lane);
         if (options.copies == Copies::kEarly) shared.deliver(at, from);
     }
-    count_passes(wave, addresses.data(), wave.lanes, 16, site);
+    count_passes(wave, addresses.data(), active, 16, site);
     wave.copies.push_back(copy);
     ++wave.open;
 }
@@ -283,6 +286,7 @@ void Block::land_copies(Wave& wave, size_t left_pending) {
         const WaveCopy& copy = wave.copies.front();
         for (int lane = 0; lane < wave.lanes; ++lane) {
             const auto l = static_cast<size_t>(lane);
+            if (!copy.active[l]) continue;
             if (options.copies == Copies::kLate) shared.deliver(copy.to[l].byte, copy.from[l]);
             shared.end_copy(stamp(wave, static_cast<uint32_t>(lane)), copy.to[l].byte);
         }

@@ -57,6 +57,7 @@ struct Lane {
 struct WaveCopy {
     std::array<gpu::SharedAddress, kMaxLanes> to;
     std::array<const void*, kMaxLanes> from;  // null: zeros
+    std::array<bool, kMaxLanes> active;       // others copy nothing
 };
 
 struct Wave {

@@ -17,6 +17,7 @@
 #include "gpu/target/machines.h"
 #include "gpu/target/products.h"
 #include "gpu/target/target.h"
+#include "numerics/formats.h"
 #include "sim/block.h"
 #include "sim/launch.h"
 #include "sim/operands.h"
@@ -64,16 +65,18 @@ struct Sim {
     }
 
     // -- asynchronous copies --
-    static void copy16(gpu::SharedAddress to, const void* from, bool valid, CLARY_SITE) {
+    static void copy16(gpu::SharedAddress to, const void* from, bool valid, bool active = true, CLARY_SITE) {
         struct One {
             gpu::SharedAddress to;
             const void* from;
-        } mine{to, valid ? from : nullptr};
+            bool active;
+        } mine{to, valid ? from : nullptr, active};
         meet("copy16()", {file, line}, mine, [=](Met<One> met) {
             WaveCopy copy;
             for (size_t i = 0; i < kLanes; ++i) {
                 copy.to[i] = met[static_cast<int>(i)].to;
                 copy.from[i] = met[static_cast<int>(i)].from;
+                copy.active[i] = met[static_cast<int>(i)].active;
             }
             met.wave.block->start_copies(met.wave, copy, {file, line});
         });
@@ -138,7 +141,7 @@ struct Sim {
     }
     template <Word X>
     static X row_max(X x, CLARY_SITE) {
-        return reduce_row("row_max()", x, [](X a, X b) { return a > b || b != b ? a : b; }, {file, line});
+        return reduce_row("row_max()", x, [](X a, X b) { return a > b || a != a ? a : b; }, {file, line});
     }
     template <Word X>
     static X row_sum(X x, CLARY_SITE) {
@@ -151,10 +154,50 @@ struct Sim {
                                                                           CLARY_SITE) {
         return load_operand<QueryOperand<Atom>>("load_query()", tile, row, depth, {file, line});
     }
-    template <class Atom, class TileType>
-    static gpu::Fragment<uint32_t, gpu::kOtherRegisters<Atom>> load_other(TileType tile, int row, int depth,
-                                                                          CLARY_SITE) {
-        return load_operand<OtherOperand<Atom>>("load_other()", tile, row, depth, {file, line});
+    template <class Atom, int kCount = 1, class TileType>
+    static gpu::Fragment<uint32_t, kCount * gpu::kOtherRegisters<Atom>> load_other(TileType tile, int row, int depth,
+                                                                                   CLARY_SITE) {
+        gpu::Fragment<uint32_t, kCount * gpu::kOtherRegisters<Atom>> all;
+        for (int i = 0; i < kCount; ++i)
+            put_part(
+                load_operand<OtherOperand<Atom>>("load_other()", tile, row + i * Atom::kOthers, depth, {file, line}), i,
+                &all);
+        return all;
+    }
+    template <class Atom, int kCount = 1, class TileType>
+    static gpu::Fragment<uint32_t, kCount * gpu::kOtherRegisters<Atom>> load_other_transposed(TileType tile, int depth,
+                                                                                              int other, CLARY_SITE) {
+        gpu::Fragment<uint32_t, kCount * gpu::kOtherRegisters<Atom>> all;
+        for (int i = 0; i < kCount; ++i)
+            put_part(load_transposed<OtherOperand<Atom>>(tile, depth, other + i * Atom::kOthers, {file, line}), i,
+                     &all);
+        return all;
+    }
+    static int32_t dot4(uint32_t a, uint32_t b, int32_t c) {
+        for (int i = 0; i < 32; i += 8) c += static_cast<int32_t>((a >> i & 255u) * (b >> i & 255u));
+        return c;
+    }
+
+    // -- conversion --
+    template <gpu::Element kTo>
+    static uint32_t pack4(float a, float b, float c, float d) {
+        const auto byte = [](float x) -> uint32_t {
+            if constexpr (kTo == gpu::Element::kE4m3) return numerics::E4m3::from_float(x).bits;
+            constexpr float kLow = kTo == gpu::Element::kU8 ? 0.0f : -128.0f;
+            const float whole = std::isnan(x) ? 0.0f : numerics::round_half_even(std::fmin(std::fmax(x, -1e6f), 1e6f));
+            return static_cast<uint32_t>(static_cast<int>(std::fmin(std::fmax(whole, kLow), kLow + 255.0f))) & 255u;
+        };
+        return byte(a) | byte(b) << 8 | byte(c) << 16 | byte(d) << 24;
+    }
+    template <gpu::Element kTo>
+    static uint32_t pack2(float a, float b) {
+        using Half = std::conditional_t<kTo == gpu::Element::kBf16, numerics::Bf16, numerics::Fp16>;
+        return Half::from_float(a).bits | static_cast<uint32_t>(Half::from_float(b).bits) << 16;
+    }
+    template <gpu::Element kFrom>
+    static float unpack2(uint32_t word, int i) {
+        using Half = std::conditional_t<kFrom == gpu::Element::kBf16, numerics::Bf16, numerics::Fp16>;
+        return Half{static_cast<uint16_t>(word >> (16 * i))}.to_float();
     }
 
     // -- products: d += q times o; results of 16 bits lie two to a register --
@@ -188,6 +231,7 @@ struct Sim {
     static float exp2(float x) { return std::exp2(x); }
     static float rcp(float x) { return 1.0f / x; }
     static float fma(float a, float b, float c) { return std::fma(a, b, c); }
+    static float max(float a, float b) { return a > b || a != a ? a : b; }
 
   private:
     static constexpr int kRowMask = kMachine.vendor == gpu::Vendor::kNvidia ? 1 : 16;  // and twice that
@@ -234,6 +278,49 @@ struct Sim {
                 load_matrices<Operand>(met, what, site);
             else
                 load_runs<Operand>(met, what, site);
+        });
+        return mine.result;
+    }
+    template <int N, int M>
+    static void put_part(const gpu::Fragment<uint32_t, N>& one, int index, gpu::Fragment<uint32_t, M>* all) {
+        for (int i = 0; i < N; ++i) (*all)[index * N + i] = one[i];
+    }
+
+    // ldmatrix.trans: each register of the wave is 8 depths of 8 others, and a lane takes two depths of its other.
+    // MetaX: a lane gathers its depths one by one.
+    template <class Operand, class TileType>
+    static gpu::Fragment<uint32_t, Operand::kRegisters> load_transposed(TileType tile, int depth, int other,
+                                                                        Site site) {
+        struct One {
+            TileType tile;
+            int depth, other;
+            gpu::Fragment<uint32_t, Operand::kRegisters> result;
+        } mine{tile, depth, other, {}};
+        meet("load_other_transposed()", site, mine, [=](Met<One> met) {
+            static_assert(Operand::kRun == 2, "16-bit elements");
+            constexpr const char* kWhat = "load_other_transposed()";
+            Block& b = *met.wave.block;
+            for (int i = 0; i < kLanes; ++i)
+                if (met[i].tile.base.byte != tile.base.byte || met[i].depth != depth || met[i].other != other)
+                    b.fail(Check::kDivergence, site, std::string(kWhat) + " from a place of its own", met.wave.index,
+                           i);
+            for (int reg = 0; reg < Operand::kRegisters; ++reg) {
+                if constexpr (kMachine.vendor == gpu::Vendor::kNvidia) {
+                    std::array<uint32_t, 8> addresses;
+                    for (int row = 0; row < 8; ++row)
+                        addresses[static_cast<size_t>(row)] = tile.at(depth + reg * 8 + row, other * 2).byte;
+                    b.count_passes(met.wave, addresses.data(), 8, 16, site);
+                }
+                for (int i = 0; i < kLanes; ++i) {
+                    uint16_t halves[2];
+                    for (int half = 0; half < 2; ++half) {
+                        const gpu::Coord at = Operand::at(i, reg * 2 + half);
+                        read<2>(met, Stamp::kMany, tile.at(depth + at.col, (other + at.row) * 2).byte, &halves[half],
+                                kWhat, site);
+                    }
+                    met[i].result[reg] = halves[0] | static_cast<uint32_t>(halves[1]) << 16;
+                }
+            }
         });
         return mine.result;
     }

@@ -7,6 +7,7 @@
 #include "gpu/target/machines.h"
 #include "gpu/target/target.h"
 #include "gpu/target/tile.h"
+#include "numerics/formats.h"
 
 // The 16 x 8 products take 4 registers of queries, 2 of others and 4 results, whatever the elements.
 #define CLARY_MMA_M16N8K32(instruction, result)                                                 \
@@ -47,7 +48,8 @@ struct Nvidia {
     }
 
     // -- asynchronous copies --
-    CLARY_DEVICE static void copy16(SharedAddress to, const void* from, bool valid) {
+    CLARY_DEVICE static void copy16(SharedAddress to, const void* from, bool valid, bool active = true) {
+        if (!active) return;
         if constexpr (kAsyncCopies) {
             const int bytes = valid ? 16 : 0;  // the rest of the 16 is zero-filled
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address(to)), "l"(from), "r"(bytes)
@@ -73,8 +75,8 @@ struct Nvidia {
     }
     CLARY_DEVICE static bool any(bool predicate) { return __any_sync(0xffffffffu, predicate) != 0; }
     CLARY_DEVICE static float row_max(float x) {
-        x = fmaxf(x, shuffle_xor(x, 1));
-        return fmaxf(x, shuffle_xor(x, 2));
+        x = max(x, shuffle_xor(x, 1));
+        return max(x, shuffle_xor(x, 2));
     }
     template <typename X>
     CLARY_DEVICE static X row_sum(X x) {
@@ -90,10 +92,27 @@ struct Nvidia {
         return load_matrices<kQueryRegisters<Atom>>(
             tile.at(row + matrix % kHalves * 8 + lane() % 8, depth_byte<Atom>(depth) + matrix / kHalves * 16));
     }
-    template <class Atom, class TileType>
-    CLARY_DEVICE static Fragment<uint32_t, kOtherRegisters<Atom>> load_other(TileType tile, int row, int depth) {
-        const int matrix = lane() / 8 % kOtherRegisters<Atom>;
-        return load_matrices<kOtherRegisters<Atom>>(tile.at(row + lane() % 8, depth_byte<Atom>(depth) + matrix * 16));
+    // kCount atoms: others row, row + 8, ...
+    template <class Atom, int kCount = 1, class TileType>
+    CLARY_DEVICE static Fragment<uint32_t, kCount * kOtherRegisters<Atom>> load_other(TileType tile, int row,
+                                                                                      int depth) {
+        constexpr int kRegisters = kOtherRegisters<Atom>;
+        const int matrix = lane() / 8 % (kCount * kRegisters);
+        return load_matrices<kCount * kRegisters>(
+            tile.at(row + matrix / kRegisters * 8 + lane() % 8, depth_byte<Atom>(depth) + matrix % kRegisters * 16));
+    }
+    // The tile's rows are depths, its columns others, of 16 bits.
+    template <class Atom, int kCount = 1, class TileType>
+    CLARY_DEVICE static Fragment<uint32_t, kCount * kOtherRegisters<Atom>> load_other_transposed(TileType tile,
+                                                                                                 int depth, int other) {
+        static_assert(element_bits(Atom::kOther) == 16);
+        constexpr int kRegisters = kOtherRegisters<Atom>;
+        const int matrix = lane() / 8 % (kCount * kRegisters);
+        return load_matrices<kCount * kRegisters, true>(
+            tile.at(depth + matrix % kRegisters * 8 + lane() % 8, (other + matrix / kRegisters * 8) * 2));
+    }
+    CLARY_DEVICE static int32_t dot4(uint32_t a, uint32_t b, int32_t c) {
+        return static_cast<int32_t>(__dp4a(a, b, static_cast<uint32_t>(c)));
     }
 
     // -- products --
@@ -133,6 +152,51 @@ struct Nvidia {
             static_assert(!sizeof(Atom), "no such float product on this chip");
     }
 
+    // -- conversion --
+    template <Element kTo>
+    CLARY_DEVICE static uint32_t pack4(float a, float b, float c, float d) {
+        uint32_t word = 0;
+        if constexpr (kTo == Element::kU8) {
+            asm("{.reg .b32 h; cvt.pack.sat.u8.s32.b32 h, %4, %3, 0; cvt.pack.sat.u8.s32.b32 %0, %2, %1, h;}"
+                : "=r"(word)
+                : "r"(__float2int_rn(a)), "r"(__float2int_rn(b)), "r"(__float2int_rn(c)), "r"(__float2int_rn(d)));
+        } else if constexpr (kTo == Element::kS8) {
+            asm("{.reg .b32 h; cvt.pack.sat.s8.s32.b32 h, %4, %3, 0; cvt.pack.sat.s8.s32.b32 %0, %2, %1, h;}"
+                : "=r"(word)
+                : "r"(__float2int_rn(a)), "r"(__float2int_rn(b)), "r"(__float2int_rn(c)), "r"(__float2int_rn(d)));
+        } else {
+            static_assert(kTo == Element::kE4m3);
+            asm("{.reg .b16 l, h; cvt.rn.satfinite.e4m3x2.f32 l, %2, %1; cvt.rn.satfinite.e4m3x2.f32 h, %4, %3; "
+                "mov.b32 %0, {l, h};}"
+                : "=r"(word)
+                : "f"(a), "f"(b), "f"(c), "f"(d));
+        }
+        return word;
+    }
+    template <Element kTo>
+    CLARY_DEVICE static uint32_t pack2(float a, float b) {
+        uint32_t word = 0;
+        if constexpr (kTo == Element::kBf16 && kAsyncCopies)
+            asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(b), "f"(a));
+        else if constexpr (kTo == Element::kBf16)
+            word = numerics::Bf16::from_float(a).bits | static_cast<uint32_t>(numerics::Bf16::from_float(b).bits) << 16;
+        else
+            asm("{.reg .b16 l, h; cvt.rn.f16.f32 l, %1; cvt.rn.f16.f32 h, %2; mov.b32 %0, {l, h};}"
+                : "=r"(word)
+                : "f"(a), "f"(b));
+        return word;
+    }
+    template <Element kFrom>
+    CLARY_DEVICE static float unpack2(uint32_t word, int i) {
+        if constexpr (kFrom == Element::kBf16) return __uint_as_float(i == 0 ? word << 16 : word & 0xffff0000u);
+        float x;
+        if (i == 0)
+            asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l;}" : "=f"(x) : "r"(word));
+        else
+            asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h;}" : "=f"(x) : "r"(word));
+        return x;
+    }
+
     // -- math: ex2.approx and rcp.approx have a relative error of at most 2^-22 and 2^-23 --
     CLARY_DEVICE static float exp2(float x) {
         float y;
@@ -145,6 +209,12 @@ struct Nvidia {
         return y;
     }
     CLARY_DEVICE static float fma(float a, float b, float c) { return fmaf(a, b, c); }
+    CLARY_DEVICE static float max(float a, float b) {
+        if constexpr (!kAsyncCopies) return a > b || a != a ? a : b;  // before sm80
+        float y;
+        asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+        return y;
+    }
 
   private:
     template <class A, class B>
@@ -166,17 +236,32 @@ struct Nvidia {
         return depth * element_bits(Atom::kQuery) / 8;
     }
     // Lanes 8i .. 8i + 7 give the row addresses of matrix i.
-    template <int kCount>
+    template <int kCount, bool kTransposed = false>
     CLARY_DEVICE static Fragment<uint32_t, kCount> load_matrices(SharedAddress row) {
         Fragment<uint32_t, kCount> f;
-        if constexpr (kCount == 4)
+        if constexpr (kCount == 4 && kTransposed)
+            asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3])
+                         : "r"(address(row))
+                         : "memory");
+        else if constexpr (kCount == 4)
             asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                          : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3])
+                         : "r"(address(row))
+                         : "memory");
+        else if constexpr (kCount == 2 && kTransposed)
+            asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                         : "=r"(f[0]), "=r"(f[1])
                          : "r"(address(row))
                          : "memory");
         else if constexpr (kCount == 2)
             asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
                          : "=r"(f[0]), "=r"(f[1])
+                         : "r"(address(row))
+                         : "memory");
+        else if constexpr (kTransposed)
+            asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
+                         : "=r"(f[0])
                          : "r"(address(row))
                          : "memory");
         else

@@ -12,7 +12,8 @@
 //                 block(axis)                index of the block, axis 0..2
 //   shared        load<V>(address)           V: a trivially copyable type of 1, 2, 4, 8 or 16 bytes, aligned to its size
 //                 store(address, v)
-//   async copy    copy16(to, from, valid)    16 bytes from global to shared memory; zeros where !valid (from is not read).
+//   async copy    copy16(to, from, valid, active)  16 bytes from global to shared memory; zeros where !valid (from is
+//                                            not read); nothing by lanes that are not active.
 //                                            Called by all lanes of a wave together; see copy_tile in tile.h, which also
 //                                            keeps MetaX's rule that a wave writes 16 * kLanes consecutive bytes.
 //                 commit()                   closes a group of copies of this wave
@@ -23,15 +24,20 @@
 //                 any(predicate)             over the wave
 //   fragments     row_max(x) row_sum(x)      over the lanes that hold parts of the same query of an atom's result
 //   products      Product<kChip, ...>        (products.h) the atom of given elements: mma<Atom>(query, other, result)
-//                 load_query<Atom>(tile, row, depth), load_other<Atom>(...): operand fragments from shared tiles
+//                 load_query<Atom>(tile, row, depth), load_other<Atom, n>(...): operand fragments from shared tiles, of
+//                 n atoms with consecutive others; load_other_transposed: from a 16-bit tile with depth down its rows
+//                 dot4(a, b, c)              c + the sum of products of 4 unsigned bytes
+//   conversion    pack4<kU8 | kS8 | kE4m3>(a, b, c, d)   4 floats in a register: to the nearest (ties to even), saturating
+//                 pack2<kF16 | kBf16>(a, b)  2 floats in a register; unpack2<...>(word, i) back
 //   math          exp2(x) rcp(x)             fast, relative error <= 2^-21; exp2(-inf) = 0
-//                 fma(a, b, c)
+//                 fma(a, b, c); max(a, b): NaN where one is, as row_max
 //
 // Everything that masks, scales or stores asks the atom's tables which query and key (or channel) a lane's register
 // holds; nothing assumes a layout.
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "numerics/host_device.h"
 
@@ -65,6 +71,37 @@ struct Fragment {
         for (int i = 0; i < N; ++i) r[i] = value;
     }
 };
+
+// Registers [part * N, ...) of a fragment that holds several.
+template <int N, typename T, int M>
+CLARY_HD constexpr Fragment<T, N> part_of(const Fragment<T, M>& fragment, int part) {
+    Fragment<T, N> result{};
+    for (int i = 0; i < N; ++i) result[i] = fragment[part * N + i];
+    return result;
+}
+
+// static_for<A, B, ..>(f): f(a, b, ..) for all 0 <= a < A, 0 <= b < B, .., each index a constant of a type of its own, so
+// that it can stand in a constant expression and registers are chosen when the kernel is compiled.
+template <int I>
+struct Index {
+    CLARY_HD constexpr operator int() const { return I; }
+};
+namespace detail {
+template <int A, int B, int C, int... I, class F>
+CLARY_DEVICE void static_for_all(std::integer_sequence<int, I...>, F&& f) {
+    if constexpr (B == 0)
+        (f(Index<I>{}), ...);
+    else if constexpr (C == 0)
+        (f(Index<I / B>{}, Index<I % B>{}), ...);
+    else
+        (f(Index<I / C / B>{}, Index<I / C % B>{}, Index<I % C>{}), ...);
+}
+}  // namespace detail
+template <int A, int B = 0, int C = 0, class F>
+CLARY_DEVICE void static_for(F&& f) {
+    constexpr int kCount = A * (B == 0 ? 1 : B) * (C == 0 ? 1 : C);
+    detail::static_for_all<A, B, C>(std::make_integer_sequence<int, kCount>{}, f);
+}
 
 struct alignas(16) Bytes16 {
     uint32_t word[4];

@@ -34,24 +34,30 @@ struct Tile {
     }
 };
 
-// Copies rows [0, kRows) of global memory into the tile with all threads of the block: kCopies calls of copy16 per lane.
-// Row r begins at from + r * row_stride (bytes); rows at or past `rows` are zeros.
+// Copies rows of global memory into the tile with all threads of the block: kCopies calls of copy16 per lane.
 template <class T, class TileType, int kThreads>
 struct CopyTile {
     static constexpr int kChunksInAll = TileType::kRows * TileType::kChunks;
-    static constexpr int kCopies = kChunksInAll / kThreads;
-    static_assert(kChunksInAll % kThreads == 0, "every lane copies equally often");
+    static constexpr int kCopies = (kChunksInAll + kThreads - 1) / kThreads;
 
-    CLARY_DEVICE static void issue(TileType tile, const void* from, int64_t row_stride, int rows) {
+    // row_address(r): where row r begins, null for a row of zeros.
+    template <class RowAddress>
+    CLARY_DEVICE static void issue(TileType tile, const RowAddress& row_address) {
         const int thread = T::wave() * T::kLanes + T::lane();
         CLARY_UNROLL
         for (int copy = 0; copy < kCopies; ++copy) {
             const int slot = copy * kThreads + thread;  // in the order of addresses
+            const bool active = kChunksInAll % kThreads == 0 || slot < kChunksInAll;
             const int row = slot / TileType::kChunks;
             const int chunk = TileType::swizzle(row, slot % TileType::kChunks);  // xor is its own inverse
-            T::copy16(tile.base + static_cast<uint32_t>(slot * 16),
-                      static_cast<const char*>(from) + row * row_stride + chunk * 16, row < rows);
+            const char* const from = active ? row_address(row) : nullptr;
+            T::copy16(tile.base + static_cast<uint32_t>(slot * 16), from + (from ? chunk * 16 : 0), from != nullptr,
+                      active);
         }
+    }
+    // Row r begins at from + r * row_stride (bytes); rows at or past `rows` are zeros.
+    CLARY_DEVICE static void issue(TileType tile, const void* from, int64_t row_stride, int rows) {
+        issue(tile, [=](int row) { return row < rows ? static_cast<const char*>(from) + row * row_stride : nullptr; });
     }
 };
 
