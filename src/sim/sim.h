@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <concepts>
@@ -200,6 +201,18 @@ struct Sim {
         return Half{static_cast<uint16_t>(word >> (16 * i))}.to_float();
     }
 
+    static uint32_t low_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+        return (a & 255u) | (b & 255u) << 8 | (c & 255u) << 16 | d << 24;
+    }
+
+    // -- global memory --
+    static void raise(float* at, float x) {
+        std::atomic_ref<float> shared(*at);
+        float before = shared.load();
+        while (before < x && !shared.compare_exchange_weak(before, x)) {
+        }
+    }
+
     // -- products: d += q times o; results of 16 bits lie two to a register --
     template <class Atom, Word R>
     static void mma(const gpu::Fragment<uint32_t, gpu::kQueryRegisters<Atom>>& q,
@@ -228,6 +241,7 @@ struct Sim {
     }
 
     // -- math --
+    static float log2(float x) { return std::log2(x); }
     static float exp2(float x) { return std::exp2(x); }
     static float rcp(float x) { return 1.0f / x; }
     static float fma(float a, float b, float c) { return std::fma(a, b, c); }

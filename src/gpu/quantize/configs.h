@@ -4,7 +4,7 @@
 // Kernels of a call, in this order, on one stream; each is a template over a Target and a QuantizeConfig:
 //
 //   quantized recipes   StatisticsKernel     statistics_blocks(p)   where K and V are wanted (statistics_kernel.h)
-//                       ChannelScaleKernel   pack_blocks(p)         there, if v_scale=channel (channel_scale_kernel.h)
+//                       ChannelScaleKernel   channel_blocks(p)      there, if v_scale=channel (channel_scale_kernel.h)
 //                       PackKernel           pack_blocks(p)         always (pack_kernel.h)
 //   exact recipes       ExactKernel          pack_blocks(p)         always (exact_kernel.h)
 //
@@ -56,6 +56,10 @@ CLARY_HD inline int64_t kv_slabs(const QuantizeParams& p) {
 inline int64_t pack_blocks(const QuantizeParams& p) {
     const int64_t blocks = p.desc.batch * (p.desc.kv_heads * kv_slabs(p) + p.desc.q_heads * q_slabs(p));
     return blocks > 0 ? blocks : 1;  // the first block also writes headers and lengths
+}
+inline int64_t channel_blocks(const QuantizeParams& p) {
+    const int64_t blocks = p.desc.batch * p.desc.kv_heads * kv_slabs(p);
+    return blocks > 0 ? blocks : 1;
 }
 inline int64_t statistics_blocks(const QuantizeParams& p) {
     const int64_t blocks = p.desc.batch * p.desc.kv_heads;

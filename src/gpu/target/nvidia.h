@@ -197,10 +197,22 @@ struct Nvidia {
         return x;
     }
 
+    CLARY_DEVICE static uint32_t low_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+        return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+    }
+
+    // -- global memory: floats from 0 on are ordered as their bits are --
+    CLARY_DEVICE static void raise(float* at, float x) { atomicMax(reinterpret_cast<int*>(at), __float_as_int(x)); }
+
     // -- math: ex2.approx and rcp.approx have a relative error of at most 2^-22 and 2^-23 --
     CLARY_DEVICE static float exp2(float x) {
         float y;
         asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+        return y;
+    }
+    CLARY_DEVICE static float log2(float x) {
+        float y;
+        asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
         return y;
     }
     CLARY_DEVICE static float rcp(float x) {

@@ -29,7 +29,10 @@
 //                 dot4(a, b, c)              c + the sum of products of 4 unsigned bytes
 //   conversion    pack4<kU8 | kS8 | kE4m3>(a, b, c, d)   4 floats in a register: to the nearest (ties to even), saturating
 //                 pack2<kF16 | kBf16>(a, b)  2 floats in a register; unpack2<...>(word, i) back
-//   math          exp2(x) rcp(x)             fast, relative error <= 2^-21; exp2(-inf) = 0
+//                 low_bytes(a, b, c, d)      the low byte of each in a register
+//   global        raise(at, x)               *at = max(*at, x) for x >= 0, in one step among all blocks
+//   math          log2(x)                    absolute error <= 2^-21 for x within 1/16 .. 16
+//                 exp2(x) rcp(x)             fast, relative error <= 2^-21; exp2(-inf) = 0
 //                 fma(a, b, c); max(a, b): NaN where one is, as row_max
 //
 // Everything that masks, scales or stores asks the atom's tables which query and key (or channel) a lane's register
