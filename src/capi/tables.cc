@@ -3,7 +3,7 @@
 
 #include "cpu/kernels.h"
 #include "reference/kernels.h"
-#ifdef CLARY_CUDA
+#ifdef CLARY_WITH_CUDA
 #include "cuda/kernels.h"
 #endif
 
@@ -12,7 +12,7 @@ namespace clary {
 std::span<const KernelTable> kernel_tables() {
     static const KernelTable tables[] = {
         cpu::kernels(),
-#ifdef CLARY_CUDA
+#ifdef CLARY_WITH_CUDA
         cuda::kernels(),
 #endif
         reference::kernels(),

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// The attention kernels of one recipe and one pair of head dims, given by the build: CLARY_UNIT (a name such as
+// int8_int8_d128), CLARY_QK and CLARY_V (elements), CLARY_PV (the recipe's format), CLARY_HEAD_DIM, CLARY_HEAD_DIM_V.
+#include "cuda/entries.h"
+#include "cuda/target.cuh"
+#include "cuda/variants.h"
+#include "gpu/attention/attention_kernel.h"
+
+namespace clary::cuda {
+namespace {
+
+constexpr gpu::Element kQk = gpu::Element::CLARY_QK, kV = gpu::Element::CLARY_V;
+constexpr bool kExact = kQk != gpu::Element::kS8;
+
+constexpr gpu::AttentionConfig config(bool key_bias, gpu::KeyScales key_scales, bool biased, int tile) {
+    return config_of(kQk, kV, CLARY_HEAD_DIM, CLARY_HEAD_DIM_V, {key_bias, key_scales, biased, tile});
+}
+
+template <gpu::AttentionConfig kConfig>
+__device__ __forceinline__ void run(const gpu::AttentionParams& params) {
+    if constexpr (compiles(kCompiledFor, kConfig)) {
+        using Attention = gpu::AttentionKernel<Target, kConfig>;
+        static_assert(Attention::kSharedBytes == shared_bytes(kConfig));
+        static_assert(Attention::kThreads == kConfig.waves * 32 && Attention::kTileQ == kConfig.tile_q);
+        Attention::run(params);
+    }
+}
+
+}  // namespace
+}  // namespace clary::cuda
+
+// Plain names, so that a profiler shows clary_int8_int8_d128_bias_t128 and not the whole configuration.
+#define CLARY_PASTE2(a, b, c) a##b##_##c
+#define CLARY_PASTE(a, b, c) CLARY_PASTE2(a, b, c)
+#define CLARY_NAME(suffix) CLARY_PASTE(clary_, CLARY_UNIT, suffix)
+#define CLARY_TEXT2(x) #x
+#define CLARY_TEXT(x) CLARY_TEXT2(x)
+
+#define CLARY_KERNEL(suffix, ...)                                                          \
+    namespace clary::cuda {                                                                \
+    namespace {                                                                            \
+    constexpr gpu::AttentionConfig k_##suffix = config(__VA_ARGS__);                       \
+    }                                                                                      \
+    extern "C" __global__ void __launch_bounds__(k_##suffix.waves * 32, k_##suffix.blocks) \
+        CLARY_NAME(suffix)(const __grid_constant__ gpu::AttentionParams params) {          \
+        run<k_##suffix>(params);                                                           \
+    }                                                                                      \
+    }
+#define CLARY_ENTRY(suffix, ...) \
+    {Format::CLARY_PV,           \
+     k_##suffix,                 \
+     {CLARY_TEXT(CLARY_NAME(suffix)), reinterpret_cast<const void*>(CLARY_NAME(suffix)), k_##suffix.waves * 32}},
+
+#define CLARY_LANE clary::gpu::KeyScales::kLane
+#define CLARY_KEY clary::gpu::KeyScales::kKey
+#define CLARY_NONE clary::gpu::KeyScales::kNone
+
+// A kernel with scales per key serves groups too, and one with masks problems without: only common cases have their own.
+#define CLARY_QUANTIZED_TILE(X, tile)                   \
+    X(bias_t##tile, true, CLARY_LANE, false, tile)      \
+    X(t##tile, false, CLARY_LANE, false, tile)          \
+    X(bias_masked_t##tile, true, CLARY_KEY, true, tile) \
+    X(masked_t##tile, false, CLARY_KEY, true, tile)
+// int8_fp16 and int8_bf16 scale K per token in the preset accurate.
+#define CLARY_TOKEN_TILE(X, tile) X(bias_token_t##tile, true, CLARY_KEY, false, tile)
+// Tiles are no part of exact recipes.
+#define CLARY_EXACT(X)                     \
+    X(plain, false, CLARY_NONE, false, 64) \
+    X(masked, false, CLARY_NONE, true, 64)
+
+#if CLARY_IS_EXACT
+#define CLARY_VARIANTS(X) CLARY_EXACT(X)
+#elif CLARY_IS_WIDE_V
+#define CLARY_VARIANTS(X)        \
+    CLARY_QUANTIZED_TILE(X, 64)  \
+    CLARY_QUANTIZED_TILE(X, 128) \
+    CLARY_TOKEN_TILE(X, 64)      \
+    CLARY_TOKEN_TILE(X, 128)
+#else
+#define CLARY_VARIANTS(X)       \
+    CLARY_QUANTIZED_TILE(X, 64) \
+    CLARY_QUANTIZED_TILE(X, 128)
+#endif
+
+CLARY_VARIANTS(CLARY_KERNEL)
+
+namespace clary::cuda {
+
+static_assert(kExact == (CLARY_IS_EXACT != 0));
+
+namespace {
+const AttentionEntry kEntries[] = {CLARY_VARIANTS(CLARY_ENTRY)};
+}
+extern const std::span<const AttentionEntry> CLARY_NAME(entries);
+const std::span<const AttentionEntry> CLARY_NAME(entries) = kEntries;
+
+}  // namespace clary::cuda

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/phases.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+
+#include "cuda/device.h"
+#include "cuda/entries.h"
+#include "cuda/variants.h"
+#include "gpu/attention/params.h"
+
+namespace clary::cuda {
+namespace {
+
+constexpr int64_t kMaxKeys = 0x7fff0000;  // kernels count keys in int
+
+// Whether a kernel computes what the problem asks for: it may be able to do more.
+bool serves(const AttentionEntry& entry, const AttentionDesc& desc) {
+    const Recipe& r = desc.recipe;
+    const gpu::AttentionConfig& c = entry.config;
+    const gpu::Element qk = r.qk == Format::kFp16   ? gpu::Element::kF16
+                            : r.qk == Format::kBf16 ? gpu::Element::kBf16
+                                                    : gpu::Element::kS8;
+    if (c.qk != qk || entry.pv != r.pv || r.qk == Format::kInt4) return false;
+    if (c.head_dim != padded_dim_mma(desc.head_dim) || c.head_dim_v != padded_dim_mma(desc.head_dim_v)) return false;
+    if (desc.biased() && !c.biased) return false;
+    if (!r.quantized()) return true;
+    const bool own_scales = r.granularity == numerics::Granularity::kPerToken;
+    return c.key_bias == r.key_bias() && c.tile_k == r.tile && (c.key_scales == gpu::KeyScales::kKey || !own_scales);
+}
+
+// The first that serves: variants are listed from the special to the general. Null: none.
+const AttentionEntry* find_attention(const AttentionDesc& desc) {
+    for (const auto& unit : attention_entries())
+        for (const AttentionEntry& entry : unit)
+            if (serves(entry, desc)) return &entry;
+    return nullptr;
+}
+
+const QuantizeEntry* find_quantize(const AttentionDesc& desc) {
+    const int index = gpu::find_quantize_config(desc);
+    if (index < 0) return nullptr;
+    const gpu::QuantizeConfig& wanted = gpu::kQuantizeConfigs[index];
+    for (const QuantizeEntry* entry : quantize_entries())
+        if (entry->config.dim == wanted.dim && entry->config.dim_v == wanted.dim_v) return entry;
+    return nullptr;
+}
+
+bool fits(const Arch& arch, const gpu::AttentionConfig& config) {
+    return compiles(machine_of(arch.capability), config) && shared_bytes(config) <= arch.shared_bytes;
+}
+
+std::string dims_text() {
+    std::string text;
+    for (const auto& unit : attention_entries()) {
+        const gpu::AttentionConfig& c = unit.front().config;
+        const std::string pair = fmt::format("{}/{}", c.head_dim, c.head_dim_v);
+        if (text.find(pair) == std::string::npos) text += (text.empty() ? "" : ", ") + pair;
+    }
+    return text;
+}
+
+gpu::AttentionParams attention_params(const AttentionDesc& desc, int64_t kv_capacity, const void* packed_q,
+                                      const void* packed_kv) {
+    const PackedLayout q = packed_q_layout(desc, kMmaArrangement);
+    const PackedLayout kv = packed_kv_layout(desc, kv_capacity, kMmaArrangement);
+    const double scale = desc.scale == 0 ? 1.0 : desc.scale < 0 ? -desc.scale : desc.scale;
+    gpu::AttentionParams p;
+    p.desc = desc;
+    p.q_rows = packed_q_rows(desc);
+    p.kv_rows = packed_kv_rows(desc, kv_capacity);
+    p.headers.expected_q = expected_header(desc, q);
+    p.headers.expected_kv = expected_header(desc, kv);
+    p.headers.q = section<PackedHeader>(q, const_cast<void*>(packed_q), "header");
+    p.headers.kv = section<PackedHeader>(kv, const_cast<void*>(packed_kv), "header");
+    p.a = static_cast<float>(scale * static_cast<double>(numerics::kLog2E));
+    p.q_codes = section<void>(q, packed_q, "q_codes");
+    p.q_scale = section<float>(q, packed_q, "q_scale");
+    p.q_repeat = section<uint8_t>(q, packed_q, "q_repeat");
+    p.q_shift = section<float>(q, packed_q, "q_shift");
+    p.lengths = section<int64_t>(kv, packed_kv, "lengths");
+    p.k_codes = section<void>(kv, packed_kv, "k_codes");
+    p.k_scale = section<float>(kv, packed_kv, "k_scale");
+    p.tile_base = section<float>(kv, packed_kv, "tile_base");
+    p.q_base = section<float>(kv, packed_kv, "q_base");
+    p.v_codes = section<void>(kv, packed_kv, "v_codes");
+    p.v_scale = section<float>(kv, packed_kv, "v_scale");
+    p.v_weight = section<uint8_t>(kv, packed_kv, "v_weight");
+    p.v_mean = section<float>(kv, packed_kv, "v_mean");
+    return p;
+}
+
+}  // namespace
+
+std::string refusal(const Arch& arch, const AttentionDesc& desc) {
+    const Recipe& r = desc.recipe;
+    for (const auto& [name, dim] : {std::pair{"q: head_dim", desc.head_dim}, {"v: head_dim", desc.head_dim_v}})
+        if (dim > 256) return fmt::format("{} {}; allowed: 1..256", name, dim);
+    if (desc.kv_len > kMaxKeys) return fmt::format("k: {} keys; allowed: up to {}", desc.kv_len, kMaxKeys);
+    if (r.smooth_q_block) return "recipe: smooth_q_block; allowed: smooth_q";
+    if (r.accumulator != Accumulator::kFp32)
+        return fmt::format("recipe: accum={}; allowed: fp32", accumulator_name(r.accumulator));
+    if (r.quantized() && r.granularity == numerics::Granularity::kPerTensor)
+        return "recipe: granularity=per_tensor; allowed: fine, per_token, per_thread, per_warp, per_block";
+    const numerics::TileFamily& family = tile_family(r.family);
+    if (r.quantized() && family.block_k > r.tile && r.granularity != numerics::Granularity::kPerToken)
+        return fmt::format("recipe: scale groups of {} keys with tile={}; allowed: tile={}", family.block_k, r.tile,
+                           family.block_k);
+    const AttentionEntry* const attention = find_attention(desc);
+    if (attention == nullptr || find_quantize(desc) == nullptr || !gpu::quantizes(r))
+        return fmt::format("q, v: head_dim {} and {}; allowed for {} in this build, after padding: {}", desc.head_dim,
+                           desc.head_dim_v, recipe_name(r), dims_text());
+    if (fits(arch, attention->config)) return "";
+    if (!compiles(machine_of(arch.capability), attention->config) && arch.capability < 80 &&
+        (r.pv == Format::kBf16 || r.qk == Format::kBf16))
+        return fmt::format("recipe: {} needs bf16 products, which {} does not have; allowed: fp16", recipe_name(r),
+                           arch.name);
+    AttentionDesc smaller = desc;
+    smaller.recipe.tile = 64;
+    const AttentionEntry* const other = find_attention(smaller);
+    const bool helps = r.quantized() && r.tile > 64 && other != nullptr && fits(arch, other->config);
+    return fmt::format(
+        "recipe: {} with tile={} and head_dim {}/{} needs {} KiB of shared memory, {} has {}; allowed: {}",
+        recipe_name(r), r.tile, desc.head_dim, desc.head_dim_v, shared_bytes(attention->config) / 1024, arch.name,
+        arch.shared_bytes / 1024, helps ? "tile=64" : "smaller head dims");
+}
+
+Status quantize(const Arch&, const Call& call, int64_t kv_capacity, void* packed_q, void* packed_kv,
+                const void* ready) {
+    const AttentionDesc& desc = call.desc;
+    const DeviceGuard guard(desc.device_index);
+    CLARY_RETURN_IF_ERROR(guard.status());
+    const QuantizeEntry& kernels = *find_quantize(desc);
+    const gpu::QuantizeParams params = gpu::quantize_params(desc, kv_capacity, packed_q, packed_kv, ready);
+    const auto run = [&](const QuantizeEntry::Stage& stage, int64_t blocks) {
+        return launch(stage.kernel, desc.device_index, blocks, stage.shared_bytes, &params, call.stream);
+    };
+    if (!desc.recipe.quantized()) return run(kernels.exact, gpu::pack_blocks(params));
+    if (packed_kv != nullptr) {
+        CLARY_RETURN_IF_ERROR(run(kernels.statistics, gpu::statistics_blocks(params)));
+        if (desc.recipe.v_scale == VScale::kChannel)
+            CLARY_RETURN_IF_ERROR(run(kernels.channel_scale, gpu::pack_blocks(params)));
+    }
+    return run(kernels.pack, gpu::pack_blocks(params));
+}
+
+Status attend(const Arch&, const Call& call, int64_t kv_capacity, const void* packed_q, const void* packed_kv) {
+    const AttentionDesc& desc = call.desc;
+    const DeviceGuard guard(desc.device_index);
+    CLARY_RETURN_IF_ERROR(guard.status());
+    const AttentionEntry& entry = *find_attention(desc);
+    const gpu::AttentionParams params = attention_params(desc, kv_capacity, packed_q, packed_kv);
+    const int64_t rows = desc.q_len * desc.q_heads_per_kv(), tile_q = entry.config.tile_q;
+    const int64_t blocks = desc.batch * desc.kv_heads * ((rows + tile_q - 1) / tile_q);
+    return launch(entry.kernel, desc.device_index, blocks, shared_bytes(entry.config), &params, call.stream);
+}
+
+}  // namespace clary::cuda

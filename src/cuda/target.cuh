@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Target that kernels of a .cu file are compiled for: one per architecture of the fat binary, behind one symbol.
+#pragma once
+
+#include "cuda/archs.h"
+#include "gpu/target/nvidia.h"
+
+namespace clary::cuda {
+
+#ifdef __CUDA_ARCH__
+inline constexpr gpu::Machine kCompiledFor = machine_of(__CUDA_ARCH__ / 10);
+#else
+inline constexpr gpu::Machine kCompiledFor = gpu::kSm80;  // the host's pass emits no kernel
+#endif
+using Target = gpu::Nvidia<kCompiledFor>;
+
+}  // namespace clary::cuda
