@@ -82,6 +82,13 @@ CLARY_HD inline int64_t integer_at(const TensorView& matrix, int64_t row, int64_
 
 CLARY_HD constexpr int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
 
+// |scale| log2 e: base-2 scores per unit of a product of Q and K. Q carries the sign in its codes, and a scale of 0 as
+// zero queries.
+CLARY_HD inline float score_factor(const AttentionDesc& desc) {
+    constexpr double kLog2E = 1.4426950408889634074;
+    return static_cast<float>((desc.scale == 0 ? 1.0 : desc.scale < 0 ? -desc.scale : desc.scale) * kLog2E);
+}
+
 // One sequence of the batch.
 struct Sequence {
     int64_t q_begin = 0, q_len = 0;  // q_begin: token offset within its batch item (0 unless varlen)

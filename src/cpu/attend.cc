@@ -2,9 +2,6 @@
 #include "cpu/attend.h"
 
 #include <algorithm>
-#include <cmath>
-
-#include "numerics/constants.h"
 
 namespace clary::cpu {
 namespace {
@@ -40,11 +37,6 @@ AttendProblem problem_of(const AttentionDesc& desc, int64_t kv_capacity, const v
 }
 
 }  // namespace
-
-float score_factor(const AttentionDesc& desc) {
-    const double scale = desc.scale == 0 ? 1.0 : std::fabs(desc.scale);
-    return static_cast<float>(scale * static_cast<double>(numerics::kLog2E));
-}
 
 int64_t attend_workspace(const Tier& tier, const AttentionDesc& desc, const Context& context) {
     return tier.attend_scratch(desc) * context.threads();

@@ -10,7 +10,4 @@ namespace clary::cpu {
 int64_t attend_workspace(const Tier& tier, const AttentionDesc& desc, const Context& context);
 Status attend(const Tier& tier, const Call& call, int64_t kv_capacity, const void* packed_q, const void* packed_kv);
 
-// Base-2 score per unit of q.k after the sign of scale has gone into Q (scale 0: into zero codes).
-float score_factor(const AttentionDesc& desc);
-
 }  // namespace clary::cpu

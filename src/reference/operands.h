@@ -50,7 +50,4 @@ struct HeadOperands {
     static constexpr int64_t kQBlock = 128;
 };
 
-// `a` of a problem, see above.
-float score_factor(const AttentionDesc& desc);
-
 }  // namespace clary::reference

@@ -218,11 +218,6 @@ void take_values(const std::vector<Tokens>& q, const Tokens& k, const Tokens& v,
 
 }  // namespace
 
-float score_factor(const AttentionDesc& desc) {
-    // Q carries the scale's sign in its codes, and a scale of 0 as zero queries with scale 1.
-    return static_cast<float>((desc.scale == 0 ? 1.0 : std::abs(desc.scale)) * kLog2E);
-}
-
 HeadOperands quantize_head(const AttentionDesc& desc, int64_t b, int64_t kv_head) {
     const Sequence sequence = sequence_of(desc, b);
     HeadOperands o;

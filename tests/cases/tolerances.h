@@ -71,7 +71,7 @@ inline double one_flip(double unit, const Case& c) {
 }
 
 inline double attend_l1(const Recipe& recipe, const Case& c) {
-    if (!recipe.quantized()) return kExactError * c.score_size;
+    if (recipe.pv == Format::kFp32) return kExactError * c.score_size;
     if (recipe.pv == Format::kInt8) return (c.tied ? kTiedInt8L1 : kAttendInt8L1) + one_flip(1.0 / 255, c);
     if (recipe.pv == Format::kFp16) return kAttendFp16L1 + one_flip(0x1p-11, c);
     return kAttendBf16L1 + one_flip(0x1p-8, c);

@@ -31,6 +31,7 @@
 #include "gpu/target/tile.h"
 #include "numerics/constants.h"
 #include "numerics/digits.h"
+#include "numerics/hadamard.h"
 #include "numerics/permutation.h"
 
 namespace clary::gpu {
@@ -621,35 +622,53 @@ class AttentionKernel {
                      (sequence_.q_begin + row.query) * desc.lse_token_stride] = lse;
     }
 
-    // Hadamard rotation along the channels, in blocks of the largest power of two that divides the head dim
-    // (numerics/hadamard.h): partners lie in the lane's own result, in another lane, or in another atom.
+    // Hadamard rotation along the channels (numerics/hadamard.h): partners lie in the lane's own result, in another lane,
+    // or in another atom.
     CLARY_DEVICE void rotate_rows() {
         const auto dim = static_cast<int>(p_.desc.head_dim_v);
-        const int size = dim & -dim;
+        if (dim == c.head_dim_v && (dim & (dim - 1)) == 0)
+            rotate<true>(dim);
+        else
+            rotate<false>(dim);
+    }
+    // A head dim that is no power of two has blocks, its binary expansion: channel i lies in the one of the highest bit in
+    // which i and dim differ.
+    template <bool kOneBlock>
+    CLARY_DEVICE void rotate(int dim) {
         constexpr int kRun = OutAtom::kOthers / 4;  // channels that a lane holds side by side
         static_assert(OutAtom::result_at(0, kRun - 1).col == kRun - 1, "a row of an atom lies in four lanes");
         static_for<8>([&](auto bit) {
             constexpr int h = 1 << bit;
-            if (h >= size || h >= c.head_dim_v) return;
+            if constexpr (h >= c.head_dim_v) return;
+            const auto joins = [&](int n, int i) { return kOneBlock || (channel_of(n, i) ^ dim) >= 2 * h; };
             if constexpr (h >= OutAtom::kOthers) {
                 for_out([&](auto m, auto n, auto i) {
                     constexpr int other = n ^ (h / OutAtom::kOthers);
-                    if constexpr (n < other && other < kOutN) butterfly(out_[m][n][i], out_[m][other][i]);
+                    if constexpr (n < other && other < kOutN)
+                        if (joins(n, i)) butterfly(out_[m][n][i], out_[m][other][i]);
                 });
             } else if constexpr (h >= kRun) {
                 constexpr int mask = OutAtom::kRowMasks[h / kRun / 2];
                 for_out([&](auto m, auto n, auto i) {
                     const float mine = out_[m][n][i], theirs = T::shuffle_xor(mine, mask);
-                    out_[m][n][i] = T::lane() & mask ? theirs - mine : mine + theirs;
+                    if (joins(n, i)) out_[m][n][i] = T::lane() & mask ? theirs - mine : mine + theirs;
                 });
             } else {
                 for_out([&](auto m, auto n, auto i) {
-                    if constexpr ((i & h) == 0) butterfly(out_[m][n][i], out_[m][n][i + h]);
+                    if constexpr ((i & h) == 0)
+                        if (joins(n, i)) butterfly(out_[m][n][i], out_[m][n][i + h]);
                 });
             }
         });
-        const float norm = 1.0f / ::sqrtf(static_cast<float>(size));
-        for_out([&](auto m, auto n, auto i) { out_[m][n][i] *= norm; });
+        const float norm = numerics::hadamard_norm<float>(c.head_dim_v);
+        for_out([&](auto m, auto n, auto i) {
+            if constexpr (kOneBlock) {
+                out_[m][n][i] *= norm;
+            } else {
+                const int differ = channel_of(n, i) ^ dim;
+                out_[m][n][i] *= numerics::hadamard_norm<float>(numerics::hadamard_block(differ > 0 ? differ : 1));
+            }
+        });
     }
     CLARY_DEVICE static void butterfly(float& a, float& b) {
         const float sum = a + b;

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which attention kernel serves a problem, and how it is launched: attention_blocks() blocks along x of kThreads threads
+// with kSharedBytes bytes of shared memory.
+#pragma once
+
+#include "core/packed.h"
+#include "gpu/attention/config.h"
+#include "gpu/attention/params.h"
+#include "gpu/target/machines.h"
+
+namespace clary::gpu {
+
+// What a problem asks of a kernel; the rest of an AttentionConfig follows from it.
+struct AttentionNeeds {
+    Element qk, v;
+    int head_dim, head_dim_v;  // padded
+    int tile_k;
+    bool key_bias;
+    KeyScales key_scales;
+    bool biased;
+};
+
+constexpr Element element_of(Format format) {
+    switch (format) {
+        case Format::kFp16:
+            return Element::kF16;
+        case Format::kBf16:
+            return Element::kBf16;
+        default:
+            return Element::kS8;
+    }
+}
+
+inline AttentionNeeds needs_of(const AttentionDesc& desc) {
+    const Recipe& r = desc.recipe;
+    const bool per_key = r.granularity == numerics::Granularity::kPerToken || desc.biased();
+    return {.qk = element_of(r.qk),
+            .v = element_of(r.pv),
+            .head_dim = static_cast<int>(padded_dim_mma(desc.head_dim)),
+            .head_dim_v = static_cast<int>(padded_dim_mma(desc.head_dim_v)),
+            .tile_k = r.tile,
+            .key_bias = r.key_bias(),
+            .key_scales = !r.quantized() ? KeyScales::kNone
+                          : per_key      ? KeyScales::kKey
+                                         : KeyScales::kLane,
+            .biased = desc.biased()};
+}
+
+// A wave has one atom's rows: 16 (two atoms of 8 on sm75). Four waves make a block, so that two blocks share a
+// multiprocessor and one multiplies while the other is in its softmax.
+constexpr AttentionConfig config_for(const AttentionNeeds& n) {
+    return {.qk = n.qk,
+            .v = n.v,
+            .head_dim = n.head_dim,
+            .head_dim_v = n.head_dim_v,
+            .key_bias = n.key_bias,
+            .key_scales = n.key_scales,
+            .biased = n.biased,
+            .tile_q = 64,
+            .tile_k = n.tile_k,
+            .waves = 4,
+            .stages = 2,
+            .blocks = 2};
+}
+
+inline int64_t attention_blocks(const AttentionDesc& desc, int tile_q) {
+    const int64_t rows = desc.q_len * desc.q_heads_per_kv();
+    return desc.batch * desc.kv_heads * ((rows + tile_q - 1) / tile_q);
+}
+
+inline AttentionParams attention_params(const AttentionDesc& desc, int64_t kv_capacity, const void* packed_q,
+                                        const void* packed_kv) {
+    const PackedLayout q = packed_q_layout(desc, kMmaArrangement);
+    const PackedLayout kv = packed_kv_layout(desc, kv_capacity, kMmaArrangement);
+    AttentionParams p;
+    p.desc = desc;
+    p.q_rows = packed_q_rows(desc);
+    p.kv_rows = packed_kv_rows(desc, kv_capacity);
+    p.headers.expected_q = expected_header(desc, q);
+    p.headers.expected_kv = expected_header(desc, kv);
+    p.headers.q = const_cast<PackedHeader*>(section<PackedHeader>(q, packed_q, "header"));
+    p.headers.kv = const_cast<PackedHeader*>(section<PackedHeader>(kv, packed_kv, "header"));
+    p.a = score_factor(desc);
+    p.q_codes = section<void>(q, packed_q, "q_codes");
+    p.q_scale = section<float>(q, packed_q, "q_scale");
+    p.q_repeat = section<uint8_t>(q, packed_q, "q_repeat");
+    p.q_shift = section<float>(q, packed_q, "q_shift");
+    p.lengths = section<int64_t>(kv, packed_kv, "lengths");
+    p.k_codes = section<void>(kv, packed_kv, "k_codes");
+    p.k_scale = section<float>(kv, packed_kv, "k_scale");
+    p.tile_base = section<float>(kv, packed_kv, "tile_base");
+    p.q_base = section<float>(kv, packed_kv, "q_base");
+    p.v_codes = section<void>(kv, packed_kv, "v_codes");
+    p.v_scale = section<float>(kv, packed_kv, "v_scale");
+    p.v_weight = section<uint8_t>(kv, packed_kv, "v_weight");
+    p.v_mean = section<float>(kv, packed_kv, "v_mean");
+    return p;
+}
+
+}  // namespace clary::gpu
