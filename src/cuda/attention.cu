@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The attention kernels of one recipe and one pair of head dims, given by the build: CLARY_UNIT (a name such as
+// The attention kernels of one recipe and one pair of head dims (a unit), given by the build: CLARY_UNIT (a name such as
 // int8_int8_d128), CLARY_QK and CLARY_V (elements), CLARY_PV (the recipe's format), CLARY_HEAD_DIM, CLARY_HEAD_DIM_V.
 #include "cuda/entries.h"
 #include "cuda/target.cuh"
 #include "cuda/variants.h"
 #include "gpu/attention/attention_kernel.h"
+#include "gpu/attention/configs.h"
 
 namespace clary::cuda {
 namespace {
@@ -13,7 +14,7 @@ constexpr gpu::Element kQk = gpu::Element::CLARY_QK, kV = gpu::Element::CLARY_V;
 constexpr bool kExact = kQk != gpu::Element::kS8;
 
 constexpr gpu::AttentionConfig config(bool key_bias, gpu::KeyScales key_scales, bool biased, int tile) {
-    return config_of(kQk, kV, CLARY_HEAD_DIM, CLARY_HEAD_DIM_V, {key_bias, key_scales, biased, tile});
+    return gpu::config_for({kQk, kV, CLARY_HEAD_DIM, CLARY_HEAD_DIM_V, tile, key_bias, key_scales, biased});
 }
 
 template <gpu::AttentionConfig kConfig>

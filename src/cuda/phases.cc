@@ -8,7 +8,7 @@
 #include "cuda/device.h"
 #include "cuda/entries.h"
 #include "cuda/variants.h"
-#include "gpu/attention/params.h"
+#include "gpu/attention/configs.h"
 
 namespace clary::cuda {
 namespace {
@@ -18,16 +18,14 @@ constexpr int64_t kMaxKeys = 0x7fff0000;  // kernels count keys in int
 // Whether a kernel computes what the problem asks for: it may be able to do more.
 bool serves(const AttentionEntry& entry, const AttentionDesc& desc) {
     const Recipe& r = desc.recipe;
+    const gpu::AttentionNeeds needs = gpu::needs_of(desc);
     const gpu::AttentionConfig& c = entry.config;
-    const gpu::Element qk = r.qk == Format::kFp16   ? gpu::Element::kF16
-                            : r.qk == Format::kBf16 ? gpu::Element::kBf16
-                                                    : gpu::Element::kS8;
-    if (c.qk != qk || entry.pv != r.pv || r.qk == Format::kInt4) return false;
-    if (c.head_dim != padded_dim_mma(desc.head_dim) || c.head_dim_v != padded_dim_mma(desc.head_dim_v)) return false;
-    if (desc.biased() && !c.biased) return false;
-    if (!r.quantized()) return true;
-    const bool own_scales = r.granularity == numerics::Granularity::kPerToken;
-    return c.key_bias == r.key_bias() && c.tile_k == r.tile && (c.key_scales == gpu::KeyScales::kKey || !own_scales);
+    if (r.qk == Format::kInt4 || entry.pv != r.pv || c.qk != needs.qk || c.v != needs.v) return false;
+    if (c.head_dim != needs.head_dim || c.head_dim_v != needs.head_dim_v) return false;
+    if (needs.biased && !c.biased) return false;
+    if (!r.quantized()) return true;  // tiles are no part of it
+    return c.key_bias == needs.key_bias && c.tile_k == needs.tile_k &&
+           (c.key_scales == needs.key_scales || c.key_scales == gpu::KeyScales::kKey);
 }
 
 // The first that serves: variants are listed from the special to the general. Null: none.
@@ -59,36 +57,6 @@ std::string dims_text() {
         if (text.find(pair) == std::string::npos) text += (text.empty() ? "" : ", ") + pair;
     }
     return text;
-}
-
-gpu::AttentionParams attention_params(const AttentionDesc& desc, int64_t kv_capacity, const void* packed_q,
-                                      const void* packed_kv) {
-    const PackedLayout q = packed_q_layout(desc, kMmaArrangement);
-    const PackedLayout kv = packed_kv_layout(desc, kv_capacity, kMmaArrangement);
-    const double scale = desc.scale == 0 ? 1.0 : desc.scale < 0 ? -desc.scale : desc.scale;
-    gpu::AttentionParams p;
-    p.desc = desc;
-    p.q_rows = packed_q_rows(desc);
-    p.kv_rows = packed_kv_rows(desc, kv_capacity);
-    p.headers.expected_q = expected_header(desc, q);
-    p.headers.expected_kv = expected_header(desc, kv);
-    p.headers.q = section<PackedHeader>(q, const_cast<void*>(packed_q), "header");
-    p.headers.kv = section<PackedHeader>(kv, const_cast<void*>(packed_kv), "header");
-    p.a = static_cast<float>(scale * static_cast<double>(numerics::kLog2E));
-    p.q_codes = section<void>(q, packed_q, "q_codes");
-    p.q_scale = section<float>(q, packed_q, "q_scale");
-    p.q_repeat = section<uint8_t>(q, packed_q, "q_repeat");
-    p.q_shift = section<float>(q, packed_q, "q_shift");
-    p.lengths = section<int64_t>(kv, packed_kv, "lengths");
-    p.k_codes = section<void>(kv, packed_kv, "k_codes");
-    p.k_scale = section<float>(kv, packed_kv, "k_scale");
-    p.tile_base = section<float>(kv, packed_kv, "tile_base");
-    p.q_base = section<float>(kv, packed_kv, "q_base");
-    p.v_codes = section<void>(kv, packed_kv, "v_codes");
-    p.v_scale = section<float>(kv, packed_kv, "v_scale");
-    p.v_weight = section<uint8_t>(kv, packed_kv, "v_weight");
-    p.v_mean = section<float>(kv, packed_kv, "v_mean");
-    return p;
 }
 
 }  // namespace
@@ -150,10 +118,9 @@ Status attend(const Arch&, const Call& call, int64_t kv_capacity, const void* pa
     const DeviceGuard guard(desc.device_index);
     CLARY_RETURN_IF_ERROR(guard.status());
     const AttentionEntry& entry = *find_attention(desc);
-    const gpu::AttentionParams params = attention_params(desc, kv_capacity, packed_q, packed_kv);
-    const int64_t rows = desc.q_len * desc.q_heads_per_kv(), tile_q = entry.config.tile_q;
-    const int64_t blocks = desc.batch * desc.kv_heads * ((rows + tile_q - 1) / tile_q);
-    return launch(entry.kernel, desc.device_index, blocks, shared_bytes(entry.config), &params, call.stream);
+    const gpu::AttentionParams params = gpu::attention_params(desc, kv_capacity, packed_q, packed_kv);
+    return launch(entry.kernel, desc.device_index, gpu::attention_blocks(desc, entry.config.tile_q),
+                  shared_bytes(entry.config), &params, call.stream);
 }
 
 }  // namespace clary::cuda

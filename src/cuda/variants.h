@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which attention kernels are compiled. One attention.cu per recipe and head dims (a unit, CMakeLists.txt lists them) holds
-// all variants of both; the tile sizes of each are chosen here.
+// Which attention kernels (gpu/attention/configs.h) can be compiled for which machine.
 #pragma once
 
 #include "gpu/attention/config.h"
@@ -8,30 +7,6 @@
 #include "numerics/digits.h"
 
 namespace clary::cuda {
-
-struct Variant {
-    bool key_bias;
-    gpu::KeyScales key_scales;
-    bool biased;
-    int tile;  // keys
-};
-
-CLARY_HD constexpr gpu::AttentionConfig config_of(gpu::Element qk, gpu::Element v, int head_dim, int head_dim_v,
-                                                  const Variant& variant) {
-    // 16 rows for each of 8 waves: 255 registers a thread and one block on a multiprocessor.
-    return {.qk = qk,
-            .v = v,
-            .head_dim = head_dim,
-            .head_dim_v = head_dim_v,
-            .key_bias = variant.key_bias,
-            .key_scales = variant.key_scales,
-            .biased = variant.biased,
-            .tile_q = 128,
-            .tile_k = variant.tile,
-            .waves = 8,
-            .stages = 2,
-            .blocks = 1};
-}
 
 // What AttentionKernel::kSharedBytes comes to, also where a machine has too little for it.
 CLARY_HD constexpr uint32_t shared_bytes(const gpu::AttentionConfig& c) {
