@@ -7,7 +7,6 @@
 
 #include "core/packed.h"
 #include "gpu/header.h"
-#include "numerics/constants.h"
 #include "numerics/scale_groups.h"
 
 namespace clary::gpu {
@@ -49,14 +48,13 @@ inline QuantizeParams quantize_params(const AttentionDesc& desc, int64_t kv_capa
                                       const void* ready) {
     const PackedLayout q_layout = packed_q_layout(desc, kMmaArrangement);
     const PackedLayout kv_layout = packed_kv_layout(desc, kv_capacity, kMmaArrangement);
-    const double size = desc.scale == 0 ? 1.0 : desc.scale < 0 ? -desc.scale : desc.scale;
     QuantizeParams p;
     p.desc = desc;
     p.q_rows = packed_q_rows(desc);
     p.kv_rows = packed_kv_rows(desc, kv_capacity);
     p.headers.expected_q = expected_header(desc, q_layout);
     p.headers.expected_kv = expected_header(desc, kv_layout);
-    p.a = static_cast<float>(size * 1.4426950408889634074);
+    p.a = score_factor(desc);
     p.key_bias = desc.recipe.key_bias();
     p.family = tile_family(desc.recipe.family);
     if (packed_q != nullptr) {

@@ -137,6 +137,29 @@ struct Rows {
         return sum;
     }
 
+    // A float of each row of the slab in shared memory, [128]: put() by the first lane of a quad.
+    CLARY_DEVICE static void put(uint32_t array, const float* value) {
+        if (member() != 0 || first_row() >= kSlab) return;
+        const SharedAddress to{array + static_cast<uint32_t>(first_row() * 4)};
+        // Every other 8 quads begin with the second pair: 16 quads of a wave then meet 32 banks.
+        const bool second = quad() / 8 % 2 != 0;
+        const Pair low{value[0], value[1]}, high{value[2], value[3]};
+        T::store(to + (second ? 32 : 0), second ? high : low);
+        T::store(to + (second ? 0 : 32), second ? low : high);
+    }
+    CLARY_DEVICE static void get(uint32_t array, float* value) {
+        Pair low{0, 0}, high{0, 0};
+        if (first_row() < kSlab) {
+            const SharedAddress from{array + static_cast<uint32_t>(first_row() * 4)};
+            low = T::template load<Pair>(from);
+            high = T::template load<Pair>(from + 32);
+        }
+        value[0] = low.a;
+        value[1] = low.b;
+        value[2] = high.a;
+        value[3] = high.b;
+    }
+
     // The low byte holds x * factor to the nearest integer, ties to even: 1.5 * 2^23 leaves a sum no place for fractions.
     // The factor contains `norm`; |x * factor| < 2^22.
     CLARY_DEVICE uint32_t code(int i, int column, float factor) const {
@@ -149,6 +172,10 @@ struct Rows {
     }
 
   private:
+    struct alignas(8) Pair {
+        float a, b;
+    };
+
     template <Element kFrom>
     CLARY_DEVICE static void unpack(const Bytes16* run, float* to) {
         CLARY_UNROLL
@@ -167,8 +194,7 @@ struct Rows {
             for (int j = 0; j < kChunks; ++j) {
                 CLARY_UNROLL
                 for (int part = 0; part < kLoads; ++part)
-                    run[i][j][part] =
-                        exists && chunk(j) * 8 < head_dim ? from[chunk(j) * kLoads + part] : Bytes16{};
+                    run[i][j][part] = exists && chunk(j) * 8 < head_dim ? from[chunk(j) * kLoads + part] : Bytes16{};
             }
         }
         CLARY_UNROLL

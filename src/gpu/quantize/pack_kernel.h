@@ -1,0 +1,518 @@
+// SPDX-License-Identifier: Apache-2.0
+// Packs Q, K and V of the quantized recipes: smoothing, rotation, scales, codes, key bias. A block takes 128 rows of a
+// head of Q, or 128 keys of a head of K and V (one tile of 128, two of 64); every element of the input is read once.
+//
+//   Q     load | q.c_k, - c_q, rotate, amax | sync | a row per thread: scale, repeat | sync | codes
+//   K, V  load V | - mean, rotate, amax     | sync | a key per thread: scale, weight | sync | codes, transposed
+//         load K | - c_k, k.c_q, rotate, amax | sync | a key per thread: bias, scale, units | sync | codes, digits
+//
+// Rows stay in registers as fp32 from load to code (rows.h); shared memory holds what rows tell each other (amax, bias,
+// inverse scale) and V's codes on their way to [channel][key]. What is computed, and in which order, is defined by
+// src/reference/quantize.cc and quantize_v.cc; here a rotation's norm joins the inverse scale, and x * (1 / scale) is
+// rounded once with its product, which moves codes within 2^-22 of a tie.
+//
+// Shared memory: 3 KB for rows, 4 bytes per V channel, 128 bytes per V channel for the codes: 20 KB at head dim 128.
+#pragma once
+
+#include <cmath>
+
+#include "gpu/quantize/channel_maximum.h"
+#include "gpu/quantize/groups.h"
+#include "gpu/quantize/rows.h"
+#include "gpu/quantize/slab.h"
+#include "gpu/target/products.h"
+#include "numerics/digits.h"
+#include "numerics/permutation.h"
+
+namespace clary::gpu {
+
+template <class T, QuantizeConfig kConfig>
+class PackKernel {
+    using Row = Rows<T, kConfig.dim>;
+    using VRow = Rows<T, kConfig.dim_v>;
+    using Channels = ChannelMaximum<T, kConfig.dim_v>;
+
+    static constexpr int larger(int a, int b) { return a > b ? a : b; }
+
+  public:
+    static constexpr int kThreads = larger(larger(Row::kSlabThreads, VRow::kSlabThreads), T::kLanes);
+    static constexpr int kBlocks = kThreads >= 512 ? 1 : 512 / kThreads;
+
+  private:
+    // Byte offsets into shared memory; [128] each but the last two.
+    static constexpr uint32_t kAmaxAt = 0;                       // of Q or K; -1: the row is not finite
+    static constexpr uint32_t kVAmaxAt = kAmaxAt + kSlab * 4;    // of V, likewise
+    static constexpr uint32_t kBiasAt = kVAmaxAt + kSlab * 4;    // base 2; of V's weight, then of the key
+    static constexpr uint32_t kInverseAt = kBiasAt + kSlab * 4;  // 1 / scale of Q or K
+    static constexpr uint32_t kVInverseAt = kInverseAt + kSlab * 4;
+    static constexpr uint32_t kUnitsAt = kVInverseAt + kSlab * 4;          // int32: bias units; of Q: repeat
+    static constexpr uint32_t kChannelsAt = kUnitsAt + kSlab * 4;          // 1 / scale of V's channels, by slot
+    static constexpr uint32_t kCodesAt = kChannelsAt + kConfig.dim_v * 4;  // V's codes [channel][128], or maxima
+    static_assert(Channels::kBytes <= kConfig.dim_v * kSlab, "the maxima of channels lie where codes will");
+
+  public:
+    static constexpr uint32_t kSharedBytes = kCodesAt + kConfig.dim_v * kSlab;
+    static_assert(kSharedBytes <= T::kSharedBytes, "fits the machine");
+
+    CLARY_DEVICE static void run(const QuantizeParams& p) {
+        write_heads<T>(p, kThreads);
+        const Slab slab = slab_of(p, T::block(0));
+        if (!slab.exists) return;
+        if (slab.is_q)
+            pack_q(p, slab);
+        else
+            pack_kv(p, slab);
+    }
+
+  private:
+    struct alignas(8) Words2 {
+        uint32_t word[2];
+    };
+
+    CLARY_DEVICE static float not_a_number() { return numerics::detail::quiet_nan(); }
+    CLARY_DEVICE static bool finite(float x) { return fabsf(x) < INFINITY; }
+    CLARY_DEVICE static float at(uint32_t array, int row) {
+        return T::template load<float>({array + static_cast<uint32_t>(row * 4)});
+    }
+    CLARY_DEVICE static void put(uint32_t array, int row, float x) {
+        T::store(SharedAddress{array + static_cast<uint32_t>(row * 4)}, x);
+    }
+    // Of values for the two halves of the slab, by select: a local array with a variable index would lie in memory.
+    template <class V>
+    CLARY_DEVICE static V of_half(const V* values, bool second) {
+        return second ? values[1] : values[0];
+    }
+
+    // A value over the rows of each half of the slab, from 4 neighbouring rows per lane (of 32). `result`: [2].
+    template <class Join>
+    CLARY_DEVICE static void over_halves(float x, const Join& join, float* result) {
+        CLARY_UNROLL
+        for (int mask = 1; mask < 16; mask *= 2) x = join(x, T::shuffle_xor(x, mask));
+        const float other = T::shuffle_xor(x, 16);
+        const bool second = (T::lane() & 16) != 0;
+        result[0] = second ? other : x;
+        result[1] = second ? x : other;
+    }
+    CLARY_DEVICE static Bytes16 four_rows(uint32_t array) {
+        return T::template load<Bytes16>({array + static_cast<uint32_t>(T::lane() % 32 * 16)});
+    }
+    // The largest of an array in the tile of each half; at least 0.
+    CLARY_DEVICE static void tile_largest(uint32_t array, int tile, float* result) {
+        const Bytes16 four = four_rows(array);
+        float top = 0;
+        CLARY_UNROLL
+        for (int i = 0; i < 4; ++i) top = larger_of(numerics::bit_cast<float>(four.word[i]), top);
+        over_halves(
+            top, [](float a, float b) { return larger_of(a, b); }, result);
+        if (tile == kSlab) result[0] = result[1] = larger_of(result[0], result[1]);
+    }
+    // NaN in the first place counts for nothing.
+    CLARY_DEVICE static float larger_of(float x, float top) { return x > top ? x : top; }
+    CLARY_DEVICE static float smaller_of(float x, float low) { return x < low ? x : low; }
+
+    // amax of each row; rows that are not finite become zeros and get -1.
+    template <class R>
+    CLARY_DEVICE static void magnitudes(R& rows, float* amax) {
+        CLARY_UNROLL
+        for (int i = 0; i < R::kRows; ++i) {
+            amax[i] = rows.largest(i);
+            if (!finite(amax[i])) {
+                amax[i] = -1;
+                rows.clear_row(i);
+            }
+        }
+    }
+
+    CLARY_DEVICE static float largest_code(const QuantizeParams& p) {
+        return static_cast<float>(p.desc.recipe.qk == Format::kInt4 ? numerics::kInt4Max : numerics::kInt8Max);
+    }
+    CLARY_DEVICE static int64_t code_columns(const QuantizeParams& p) {
+        return kConfig.dim + (p.key_bias ? numerics::kDigitColumns : 0);
+    }
+
+    // Codes of rows below `rows` to packed rows from `to` on, and behind each the 8 words of its digits.
+    template <class Digits>
+    CLARY_DEVICE static void store_codes(const QuantizeParams& p, const Row& x, const float* inverse, int rows,
+                                         char* to, const Digits& digits) {
+        CLARY_UNROLL
+        for (int i = 0; i < Row::kRows; ++i) {
+            const int row = Row::row(i);
+            if (row >= rows) continue;
+            char* const codes = to + row * code_columns(p);
+            const float factor = inverse[i] * x.norm;
+            CLARY_UNROLL
+            for (int j = 0; j < Row::kChunks; ++j)
+                *reinterpret_cast<Words2*>(codes + Row::chunk(j) * 8) = {x.row_codes(i, j * 8, factor),
+                                                                         x.row_codes(i, j * 8 + 4, factor)};
+            if (!p.key_bias) continue;
+            for (int word = Row::member(); word < numerics::kDigitColumns / 4; word += Row::kLanesPerRow)
+                reinterpret_cast<uint32_t*>(codes + kConfig.dim)[word] = digits(i, word * 4);
+        }
+    }
+
+    // -- Q --
+    CLARY_DEVICE static void pack_q(const QuantizeParams& p, const Slab& slab) {
+        const AttentionDesc& desc = p.desc;
+        const int64_t head = slab.b * desc.kv_heads + slab.h / desc.q_heads_per_kv();
+        const float sign = desc.scale > 0 ? 1.0f : desc.scale < 0 ? -1.0f : 0.0f;
+        float amax[Row::kRows], inverse[Row::kRows], repeat[Row::kRows];
+        Row x;
+        x.load(desc.q, desc.head_dim, slab.count,
+               RowsFrom{token_address(desc, desc.q, slab.b, slab.h, slab.sequence, true), slab.first});
+        if (p.q_shift != nullptr) {
+            const typename Row::Columns c_k(p.c_k + head * kConfig.dim);
+            float shift[Row::kRows];
+            CLARY_UNROLL
+            for (int i = 0; i < Row::kRows; ++i) shift[i] = x.dot(i, c_k);
+            Row::put(kBiasAt, shift);
+        }
+        if (desc.recipe.smooth_q)
+            x.subtract(typename Row::Columns(p.c_q + head * kConfig.dim), sign);
+        else if (sign != 1)
+            x.multiply(sign);
+        x.clear_from(slab.count);
+        if (desc.recipe.rotate_qk) x.rotate(static_cast<int>(desc.head_dim));
+        magnitudes(x, amax);
+        Row::put(kAmaxAt, amax);
+        T::block_sync();
+
+        const float q_base = p.q_base[head];
+        for (int row = Row::thread(); row < kSlab; row += kThreads) {
+            const float need = group_amax(p, row, true) / largest_code(p);
+            float scale = numerics::detail::larger(need, numerics::kScaleFloor);
+            int repeats = 0;
+            // Louder than a given q_base allows: its own scale, and the bias is added in fp32.
+            if (p.key_bias && need <= q_base) {
+                repeats = numerics::q_repeat(q_base, need);
+                scale = q_base / static_cast<float>(repeats);
+            }
+            put(kInverseAt, row, 1.0f / scale);
+            put(kUnitsAt, row, static_cast<float>(repeats));
+            const bool good = at(kAmaxAt, row) >= 0;
+            const float shift = p.q_shift != nullptr ? static_cast<float>(desc.scale) * at(kBiasAt, row) : 0.0f;
+            if (row >= slab.count) continue;
+            p.q_scale[slab.packed_row + row] = good ? scale : not_a_number();
+            if (p.key_bias) p.q_repeat[slab.packed_row + row] = static_cast<uint8_t>(repeats);
+            if (p.q_shift != nullptr) p.q_shift[slab.packed_row + row] = good ? shift : not_a_number();
+        }
+        T::block_sync();
+        Row::get(kInverseAt, inverse);
+        Row::get(kUnitsAt, repeat);
+        store_codes(p, x, inverse, slab.count, static_cast<char*>(p.q_codes) + slab.packed_row * code_columns(p),
+                    [&](int i, int) { return static_cast<uint32_t>(repeat[i]) * 0x01010101u; });
+    }
+
+    CLARY_DEVICE static float group_amax(const QuantizeParams& p, int row, bool is_q) {
+        float top = 0;
+        each_of_group(p, row, is_q, [&](int other) { top = larger_of(at(kAmaxAt, other), top); });
+        return top;
+    }
+
+    // -- K and V --
+    CLARY_DEVICE static void pack_kv(const QuantizeParams& p, const Slab& slab) {
+        pack_v(p, slab);
+        pack_k(p, slab);
+    }
+
+    CLARY_DEVICE static void pack_v(const QuantizeParams& p, const Slab& slab) {
+        const AttentionDesc& desc = p.desc;
+        const Recipe& recipe = desc.recipe;
+        const int64_t head = slab.b * desc.kv_heads + slab.h;
+        const int tile = p.kv_rows.tile;
+        float amax[VRow::kRows];
+        VRow x;
+        x.load(desc.v, desc.head_dim_v, slab.count,
+               RowsFrom{token_address(desc, desc.v, slab.b, slab.h, slab.sequence, false), slab.first});
+        keep_tail(p, slab, x, desc.head_dim_v, p.tail_v);
+        if (p.v_mean != nullptr) {
+            x.subtract(typename VRow::Columns(p.v_mean + head * kConfig.dim_v), 1);
+            x.clear_from(slab.count);
+        }
+        if (recipe.rotate_v) x.rotate(static_cast<int>(desc.head_dim_v));
+        magnitudes(x, amax);
+        VRow::put(kVAmaxAt, amax);
+        if (recipe.v_scale == VScale::kChannelTile) Channels::store(x, {kCodesAt});
+        T::block_sync();
+
+        // Scales.
+        float largest[2];
+        tile_largest(kVAmaxAt, tile, largest);
+        float* const tile_scale = p.v_scale + slab.packed_row / tile;  // where there is one per tile
+        if (recipe.v_scale == VScale::kToken) {
+            weigh_keys(p, slab, largest);
+        } else {
+            for (int row = Row::thread(); row < kSlab; row += kThreads) put(kBiasAt, row, 0);
+        }
+        if (recipe.v_scale == VScale::kToken && Row::thread() < slab.tiles)
+            tile_scale[Row::thread()] = v_tile_scale(of_half(largest, Row::thread() == 1));
+        if (recipe.v_scale == VScale::kChannel)
+            for (int slot = Row::thread(); slot < kConfig.dim_v; slot += kThreads)
+                put(kChannelsAt, slot, 1.0f / p.v_scale[head * kConfig.dim_v + Channels::channel(slot)]);
+        if (recipe.v_scale == VScale::kNone) {
+            const float power[2] = {power_of_two(recipe, largest[0]), power_of_two(recipe, largest[1])};
+            if (p.v_scale != nullptr && Row::thread() < slab.tiles)
+                tile_scale[Row::thread()] = of_half(power, Row::thread() == 1);
+            T::block_sync();
+            store_v_rows(p, slab, x, power);
+            return;
+        }
+        if (recipe.v_scale == VScale::kChannelTile) {
+            pack_channel_tiles(p, slab, x);
+            return;
+        }
+        T::block_sync();
+        float inverse[VRow::kRows] = {};
+        if (recipe.v_scale == VScale::kToken) VRow::get(kVInverseAt, inverse);
+        stage_codes(p, x, inverse, 0, kSlab);
+        T::block_sync();
+        store_v_codes(p, slab);
+    }
+
+    CLARY_DEVICE static float v_tile_scale(float amax) {
+        return numerics::v_tile_scale(amax / static_cast<float>(numerics::kInt8Max));
+    }
+
+    // v_scale=token: weight, inverse scale and base-2 bias of every key.
+    CLARY_DEVICE static void weigh_keys(const QuantizeParams& p, const Slab& slab, const float* largest) {
+        const int tile = p.kv_rows.tile;
+        for (int row = Row::thread(); row < kSlab; row += kThreads) {
+            const float need = larger_of(at(kVAmaxAt, row), 0) / static_cast<float>(numerics::kInt8Max);
+            const float t_tile = v_tile_scale(of_half(largest, row >= kSlab / 2));
+            const int weight = row < slab.count ? numerics::v_weight(t_tile, need) : 0;
+            const float ratio = static_cast<float>(weight) / static_cast<float>(numerics::kWeightUnit);
+            put(kVInverseAt, row, weight > 0 ? 1.0f / numerics::v_token_scale(t_tile, weight) : 0.0f);
+            put(kBiasAt, row, weight > 0 ? -T::log2(ratio) : 0.0f);
+            if (row < slab.tiles * tile)
+                p.v_weight[slab.packed_row + numerics::v_position(row)] = static_cast<uint8_t>(weight);
+        }
+    }
+
+    // fp16 V: the smallest power of two, at least 1, that brings the tile to 32768 or less. An accumulator of the whole
+    // row leaves no room for a scale per tile.
+    CLARY_DEVICE static float power_of_two(const Recipe& recipe, float amax) {
+        float scale = 1;
+        if (recipe.pv != Format::kFp16 || recipe.accumulator == Accumulator::kFp16) return scale;
+        while (amax > 32768.0f * scale) scale *= 2;
+        return scale;
+    }
+
+    // fp16 and bf16 rows as they are.
+    CLARY_DEVICE static void store_v_rows(const QuantizeParams& p, const Slab& slab, const VRow& x,
+                                          const float* power) {
+        auto* const to = static_cast<char*>(p.v_codes) + slab.packed_row * (kConfig.dim_v * 2);
+        const int rows = slab.tiles * p.kv_rows.tile;
+        CLARY_UNROLL
+        for (int i = 0; i < VRow::kRows; ++i) {
+            const int row = VRow::row(i);
+            if (row >= rows) continue;
+            const float factor = x.norm / of_half(power, row >= kSlab / 2);
+            CLARY_UNROLL
+            for (int j = 0; j < VRow::kChunks; ++j) {
+                Bytes16 run;
+                CLARY_UNROLL
+                for (int word = 0; word < 4; ++word) {
+                    const float a = x.x[i][j * 8 + word * 2] * factor, b = x.x[i][j * 8 + word * 2 + 1] * factor;
+                    run.word[word] = p.desc.recipe.pv == Format::kFp16 ? T::template pack2<Element::kF16>(a, b)
+                                                                       : T::template pack2<Element::kBf16>(a, b);
+                }
+                *reinterpret_cast<Bytes16*>(to + row * (kConfig.dim_v * 2) + VRow::chunk(j) * 16) = run;
+            }
+        }
+    }
+
+    // v_scale=channel_tile: one tile after the other uses the table of channel scales.
+    CLARY_DEVICE static void pack_channel_tiles(const QuantizeParams& p, const Slab& slab, const VRow& x) {
+        const int tile = p.kv_rows.tile, halves = tile / 64;
+        float scale[2][kScalesPerThread];
+        CLARY_UNROLL
+        for (int t = 0; t < 2; ++t) {
+            CLARY_UNROLL
+            for (int n = 0; n < kScalesPerThread; ++n) {
+                const int slot = Row::thread() + n * kThreads;
+                if (t * tile >= kSlab || slot >= kConfig.dim_v) continue;
+                const float amax = Channels::load({kCodesAt}, t * halves, (t + 1) * halves, slot);
+                scale[t][n] = numerics::detail::larger(amax / v_code_limit(p.desc.recipe), numerics::kScaleFloor);
+                if (t >= slab.tiles) continue;
+                p.v_scale[(slab.packed_row / tile + t) * kConfig.dim_v + Channels::channel(slot)] = scale[t][n];
+            }
+        }
+        CLARY_UNROLL
+        for (int t = 0; t < 2; ++t) {
+            if (t * tile >= kSlab) continue;
+            T::block_sync();  // nobody reads maxima, or the scales of the tile before, any more
+            CLARY_UNROLL
+            for (int n = 0; n < kScalesPerThread; ++n) {
+                const int slot = Row::thread() + n * kThreads;
+                if (slot < kConfig.dim_v) put(kChannelsAt, slot, 1.0f / scale[t][n]);
+            }
+            T::block_sync();
+            const float none[VRow::kRows] = {};
+            stage_codes(p, x, none, t * tile, (t + 1) * tile);
+        }
+        T::block_sync();
+        store_v_codes(p, slab);
+    }
+    static constexpr int kScalesPerThread = (kConfig.dim_v + kThreads - 1) / kThreads;
+
+    // Codes of the lane's keys within [begin, end) to [channel][key in V's order]: the four keys of a lane are one word.
+    // The word of quad q and run c of channels lies at q ^ swizzle(c): 32 lanes meet 32 banks.
+    CLARY_DEVICE static int swizzle(int chunk) { return chunk % VRow::kLanesPerRow * (32 / VRow::kLanesPerRow); }
+    CLARY_DEVICE static void stage_codes(const QuantizeParams& p, const VRow& x, const float* inverse, int begin,
+                                         int end) {
+        const bool per_channel = p.desc.recipe.v_scale != VScale::kToken;
+        const bool fp8 = p.desc.recipe.pv == Format::kFp8;
+        const int quad = VRow::quad();
+        if (VRow::first_row() < begin || VRow::first_row() >= end) return;
+        CLARY_UNROLL
+        for (int column = 0; column < VRow::kColumns; ++column) {
+            const int channel = VRow::channel(column);
+            const float scale = per_channel ? at(kChannelsAt, Channels::slot(channel)) : 1.0f;
+            float factor[VRow::kRows];
+            CLARY_UNROLL
+            for (int i = 0; i < VRow::kRows; ++i) factor[i] = (per_channel ? scale : inverse[i]) * x.norm;
+            uint32_t word = 0;
+            if (fp8)
+                word = fp8_codes(x, column, factor);
+            else
+                word = T::low_bytes(x.code(0, column, factor[0]), x.code(1, column, factor[1]),
+                                    x.code(2, column, factor[2]), x.code(3, column, factor[3]));
+            const int place = channel * 32 + (quad ^ swizzle(channel / 8));
+            T::store(SharedAddress{kCodesAt + static_cast<uint32_t>(place * 4)}, word);
+        }
+    }
+    CLARY_DEVICE static uint32_t fp8_codes(const VRow& x, int column, const float* factor) {
+        if constexpr (has_product(T::kChip, Element::kE4m3, Element::kE4m3, Element::kF32))
+            return T::template pack4<Element::kE4m3>(x.x[0][column] * factor[0], x.x[1][column] * factor[1],
+                                                     x.x[2][column] * factor[2], x.x[3][column] * factor[3]);
+        return 0;  // no kernel of this chip reads FP8
+    }
+    CLARY_DEVICE static void store_v_codes(const QuantizeParams& p, const Slab& slab) {
+        const int tile = p.kv_rows.tile;
+        auto* const to = static_cast<char*>(p.v_codes) + slab.packed_row * kConfig.dim_v;
+        for (int unit = Row::thread(); unit < kConfig.dim_v * 8; unit += kThreads) {
+            const int channel = unit / 8, part = unit % 8;  // 16 keys of a channel
+            const int flip = swizzle(channel / 8);
+            const int place = channel * 32 + ((part * 4) ^ (flip & ~3));
+            Bytes16 run = T::template load<Bytes16>({kCodesAt + static_cast<uint32_t>(place * 4)});
+            if constexpr (VRow::kLanesPerRow == 16)
+                if ((flip & 2) != 0) run = Bytes16{{run.word[2], run.word[3], run.word[0], run.word[1]}};
+            const int t = part * 16 / tile;
+            if (t >= slab.tiles) continue;
+            *reinterpret_cast<Bytes16*>(to + t * tile * kConfig.dim_v + channel * tile + part * 16 % tile) = run;
+        }
+    }
+
+    CLARY_DEVICE static void pack_k(const QuantizeParams& p, const Slab& slab) {
+        const AttentionDesc& desc = p.desc;
+        const Recipe& recipe = desc.recipe;
+        const int64_t head = slab.b * desc.kv_heads + slab.h;
+        const int tile = p.kv_rows.tile;
+        float amax[Row::kRows], bias[Row::kRows], v_amax[Row::kRows];
+        Row x;
+        x.load(desc.k, desc.head_dim, slab.count,
+               RowsFrom{token_address(desc, desc.k, slab.b, slab.h, slab.sequence, false), slab.first});
+        keep_tail(p, slab, x, desc.head_dim, p.tail_k);
+        if (recipe.smooth_k) {
+            x.subtract(typename Row::Columns(p.c_k + head * kConfig.dim), 1);
+            x.clear_from(slab.count);
+        }
+        Row::get(kBiasAt, bias);  // of V's weights
+        Row::get(kVAmaxAt, v_amax);
+        if (recipe.smooth_q) {
+            const typename Row::Columns c_q(p.c_q + head * kConfig.dim);
+            const float a = desc.scale < 0 ? -p.a : p.a;  // the sign lies in Q's codes
+            CLARY_UNROLL
+            for (int i = 0; i < Row::kRows; ++i) bias[i] = T::fma(a, x.dot(i, c_q), bias[i]);
+        }
+        if (recipe.rotate_qk) x.rotate(static_cast<int>(desc.head_dim));
+        magnitudes(x, amax);
+        // Infinity: the key is not finite, which poisons its tile. NaN: no key.
+        CLARY_UNROLL
+        for (int i = 0; i < Row::kRows; ++i)
+            bias[i] = Row::row(i) >= slab.count ? not_a_number() : amax[i] < 0 || v_amax[i] < 0 ? INFINITY : bias[i];
+        Row::put(kAmaxAt, amax);
+        T::wave_sync();  // the lanes of a row have read the bias that is replaced
+        Row::put(kBiasAt, bias);
+        T::block_sync();
+
+        bool good[2];
+        float base[2];
+        tile_bases(tile, base, good);
+        const bool second = Row::thread() == 1;
+        if (Row::thread() < slab.tiles)
+            p.tile_base[slab.packed_row / tile + Row::thread()] =
+                of_half(good, second) ? of_half(base, second) : not_a_number();
+        const float q_base = p.q_base[head];
+        for (int row = Row::thread(); row < kSlab; row += kThreads) {
+            const auto local_bias = [&](int key) { return at(kBiasAt, key) - of_half(base, key >= kSlab / 2); };
+            float largest_local = 0;
+            if (p.key_bias)
+                each_of_group(p, row, false, [&](int key) {
+                    const float local = fabsf(local_bias(key));
+                    if (finite(local)) largest_local = larger_of(local, largest_local);
+                });
+            const float need = group_amax(p, row, false) / largest_code(p), local = local_bias(row);
+            const float scale = p.key_bias ? numerics::k_scale_for_bias(need, largest_local, q_base, p.a)
+                                           : numerics::detail::larger(need, numerics::kScaleFloor);
+            int units = 0;
+            if (p.key_bias && finite(local))
+                units = numerics::bias_units(local, numerics::bias_unit(q_base, scale, p.a));
+            put(kInverseAt, row, 1.0f / scale);
+            put(kUnitsAt, row, static_cast<float>(units));
+            if (row < slab.tiles * tile) p.k_scale[slab.packed_row + row] = scale;
+        }
+        T::block_sync();
+        float inverse[Row::kRows], units[Row::kRows];
+        Row::get(kInverseAt, inverse);
+        Row::get(kUnitsAt, units);
+        store_codes(p, x, inverse, slab.tiles * tile, static_cast<char*>(p.k_codes) + slab.packed_row * code_columns(p),
+                    [&](int i, int column) {
+                        const int sum = static_cast<int>(units[i]) + column;
+                        const auto digit = [&](int n) { return static_cast<uint32_t>((sum + n) >> 5); };
+                        return T::low_bytes(digit(0), digit(1), digit(2), digit(3));
+                    });
+    }
+
+    // The middle of the bias of each tile, for both halves of the slab; 0 where a tile has no key or a bad one.
+    CLARY_DEVICE static void tile_bases(int tile, float* base, bool* good) {
+        const Bytes16 four = four_rows(kBiasAt);
+        float low = INFINITY, high = -INFINITY, lows[2], highs[2];
+        CLARY_UNROLL
+        for (int i = 0; i < 4; ++i) {
+            low = smaller_of(numerics::bit_cast<float>(four.word[i]), low);
+            high = larger_of(numerics::bit_cast<float>(four.word[i]), high);
+        }
+        over_halves(
+            low, [](float a, float b) { return smaller_of(a, b); }, lows);
+        over_halves(
+            high, [](float a, float b) { return larger_of(a, b); }, highs);
+        if (tile == kSlab) {
+            lows[0] = lows[1] = smaller_of(lows[0], lows[1]);
+            highs[0] = highs[1] = larger_of(highs[0], highs[1]);
+        }
+        CLARY_UNROLL
+        for (int half = 0; half < 2; ++half) {
+            good[half] = !(highs[half] >= INFINITY);
+            base[half] = good[half] && lows[half] <= highs[half] ? (highs[half] + lows[half]) / 2 : 0.0f;
+        }
+    }
+
+    // Caches: the unquantized tokens of the last, partly filled tile.
+    template <class R>
+    CLARY_DEVICE static void keep_tail(const QuantizeParams& p, const Slab& slab, const R& x, int64_t head_dim,
+                                       float* tail) {
+        const int tile = p.kv_rows.tile, keys = slab.count % tile;
+        if (tail == nullptr || keys == 0) return;
+        float* const to = tail + (slab.b * p.desc.kv_heads + slab.h) * tile * head_dim;
+        CLARY_UNROLL
+        for (int i = 0; i < R::kRows; ++i) {
+            const int key = R::row(i) - (slab.count - keys);
+            CLARY_UNROLL
+            for (int column = 0; column < R::kColumns; ++column)
+                if (key >= 0 && key < keys && R::channel(column) < head_dim)
+                    to[key * head_dim + R::channel(column)] = x.x[i][column];
+        }
+    }
+};
+
+}  // namespace clary::gpu

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The work of a block: 128 rows of a head of Q, or 128 keys of a head of K and V; K and V come first in the grid.
+#pragma once
+
+#include "gpu/quantize/configs.h"
+#include "gpu/target/target.h"
+
+namespace clary::gpu {
+
+struct Slab {
+    bool exists = false, is_q = false;
+    int64_t b = 0, h = 0;    // sequence; head of Q, or of K and V
+    int64_t first = 0;       // row or key within the sequence
+    int count = 0;           // rows or keys that exist, 0..128
+    int tiles = 0;           // of K and V that are to be written
+    int64_t packed_row = 0;  // of `first`, over the whole section
+    Sequence sequence;
+};
+
+CLARY_DEVICE Slab slab_of(const QuantizeParams& p, int block) {
+    const AttentionDesc& desc = p.desc;
+    const auto kv = static_cast<uint32_t>(kv_slabs(p)), q = static_cast<uint32_t>(q_slabs(p));
+    const auto kv_heads = static_cast<uint32_t>(desc.kv_heads), q_heads = static_cast<uint32_t>(desc.q_heads);
+    const uint32_t kv_blocks = static_cast<uint32_t>(desc.batch) * kv_heads * kv;
+    auto index = static_cast<uint32_t>(block);
+    Slab slab;
+    slab.is_q = index >= kv_blocks;
+    if (slab.is_q) index -= kv_blocks;
+    const uint32_t slabs = slab.is_q ? q : kv, heads = slab.is_q ? q_heads : kv_heads;
+    if (slabs == 0 || heads == 0) return slab;  // nothing is wanted, and this block is the only one
+    const uint32_t item = index / slabs;
+    slab.b = item / heads;
+    slab.h = item % heads;
+    if (slab.b >= desc.batch) return slab;
+    slab.first = int64_t{index % slabs} * kSlab;
+    slab.sequence = sequence_of(desc, slab.b);
+    const Sequence& s = slab.sequence;
+    const int64_t left = (slab.is_q ? s.q_len : s.kv_len) - slab.first;
+    slab.count = static_cast<int>(clamp(left, 0, kSlab));
+    slab.packed_row = slab.first + (slab.is_q ? p.q_rows.begin(slab.b, slab.h, desc.q_heads, s.q_begin)
+                                              : p.kv_rows.begin(slab.b, slab.h, desc.kv_heads, s.kv_begin));
+    if (slab.is_q) {
+        slab.exists = slab.count > 0;
+        return slab;
+    }
+    // Dense problems and caches have whole tiles of zeros up to their capacity, packed sequences only what they need.
+    const int64_t rows = p.kv_rows.varlen ? left : p.kv_rows.rows - slab.first;
+    slab.tiles = static_cast<int>((clamp(rows, 0, kSlab) + p.kv_rows.tile - 1) / p.kv_rows.tile);
+    slab.exists = slab.tiles > 0;
+    return slab;
+}
+
+// By the first block of every grid that packs.
+template <class T>
+CLARY_DEVICE void write_heads(const QuantizeParams& p, int threads) {
+    if (T::block(0) != 0) return;
+    const int thread = T::wave() * T::kLanes + T::lane();
+    if (thread == 0) write_headers(p.headers, p.desc);
+    for (int64_t b = thread; p.lengths != nullptr && b < p.desc.batch; b += threads)
+        p.lengths[b] = sequence_of(p.desc, b).kv_len;
+}
+
+}  // namespace clary::gpu
