@@ -347,6 +347,13 @@ void Problem::poison_outputs() {
     for (Guarded& output : outputs_) output.poison();
 }
 
+std::vector<Guarded*> Problem::memory() {
+    std::vector<Guarded*> all;
+    for (Input& input : inputs_) all.push_back(&input.memory);
+    for (Guarded& output : outputs_) all.push_back(&output);
+    return all;
+}
+
 Output Problem::output() const {
     return {read(params.out), params.lse.ndim > 0 ? read(params.lse) : std::vector<float>()};
 }

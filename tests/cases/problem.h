@@ -24,6 +24,9 @@ class Guarded {
     size_t size() const { return bytes_; }
     void poison();                 // 0xff everywhere
     bool canaries_intact() const;  // the bytes before and behind are still 0xff
+    // Canaries and all.
+    void* whole() { return memory_.get(); }
+    size_t whole_size() const { return whole_; }
 
   private:
     static constexpr size_t kCanary = 256;  // bytes on each side
@@ -55,6 +58,8 @@ class Problem {
     // The bytes of out and lse, gaps included.
     std::vector<unsigned char> output_bytes() const;
     void poison_outputs();
+    // All memory of the problem, inputs and outputs, for copying to a GPU and back.
+    std::vector<Guarded*> memory();
     // "" where inputs are unchanged and nothing but the elements of out and lse was written; else what was.
     std::string damage() const;
 

@@ -31,8 +31,16 @@ inline constexpr double kScatter = 1.5;
 // all below 2e-6.
 inline constexpr double kExactError = 2e-6;
 
+// 16-bit exact recipes: Q, K, V and P rounded, each by half a unit (2^-11 of a value in fp16, 2^-8 in bf16), 0.29 units in
+// the mean square. A score sums products with the errors of Q and K, sqrt(2) of that of its own spread; P and V add one
+// each.
+constexpr double exact_16_bit_error(Format format, double score_gain) {
+    return 0.58 * (format == Format::kFp16 ? 0x1p-11 : 0x1p-8) * (1.5 * score_gain + 2);
+}
+
 inline double error_against_exact(const Recipe& recipe, const Case& c) {
-    if (!recipe.quantized()) return kExactError * std::fmax(1, c.score_gain);
+    if (recipe.pv == Format::kFp32) return kExactError * std::fmax(1, c.score_gain);
+    if (!recipe.quantized()) return kScatter * exact_16_bit_error(recipe.pv, c.score_gain);
     const bool own_scales =
         recipe.granularity == numerics::Granularity::kFine || recipe.granularity == numerics::Granularity::kPerToken;
     const double scores = kScoreError * c.score_gain * (own_scales ? 1 : kSharedScaleFactor);

@@ -51,7 +51,7 @@ void check(Problem* problem, const Output& expected, const char* recipe, const c
     for (const float x : result->out) ASSERT_TRUE(std::isfinite(x));
 
     // Two phases give the same bits.
-    const Packed packed = pack(params);
+    const Packed packed = pack(problem, params);
     attend(problem, params, packed);
     ASSERT_EQ(problem->output_bytes(), bytes) << "two phases differ from one shot";
 
@@ -65,7 +65,9 @@ void check(Problem* problem, const Output& expected, const char* recipe, const c
     if (!with_oracle) return;
     Output oracle;
     const AttentionDesc to = redirect(desc, params, &oracle);
-    ASSERT_TRUE(reference::attend_packed(to, 0, packed.q->data(), packed.kv->data(), 1).is_ok());
+    ASSERT_TRUE(
+        reference::attend_packed(to, 0, packed.q->data(), packed.kv->data(), 1, device_under_test().arrangement())
+            .is_ok());
     EXPECT_LE(relative_l1(result->out, oracle.out), attend_l1(desc.recipe, c) + rounding);
     const double largest = largest_magnitude(oracle.out);
     EXPECT_LE(largest_difference(result->out, oracle.out), (attend_max(desc.recipe) + rounding) * largest + 1e-30);
@@ -76,7 +78,7 @@ TEST_P(Conformance, EveryRecipeAndTier) {
     const Case& c = GetParam();
     Problem problem(c);
     const Output expected = exact(problem);
-    for (const char* recipe : cpu_recipes()) {
+    for (const char* recipe : recipes()) {
         Output first;
         for (const char* tier : tiers()) {
             SCOPED_TRACE(std::string(recipe) + " on " + tier);

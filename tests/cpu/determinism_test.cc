@@ -22,7 +22,7 @@ std::vector<Case> telling_cases() {
 TEST(Determinism, AnyNumberOfThreads) {
     for (const Case& c : telling_cases()) {
         Problem problem(c);
-        for (const char* recipe : cpu_recipes())
+        for (const char* recipe : recipes())
             for (const char* tier : tiers()) {
                 SCOPED_TRACE(c.name + ", " + recipe + " on " + tier);
                 std::vector<unsigned char> first;
@@ -41,7 +41,7 @@ TEST(Determinism, BatchNeighbours) {
     Case whole{.name = "batch", .batch = 3, .q_heads = 4, .kv_heads = 2, .q_len = 75, .kv_len = 200, .dim = 48};
     whole.causal = Causal::kBottomRight;
     Problem problem(whole);
-    for (const char* recipe : cpu_recipes())
+    for (const char* recipe : recipes())
         for (const char* tier : tiers()) {
             SCOPED_TRACE(std::string(recipe) + " on " + tier);
             run_one_shot(&problem, with(problem, recipe, tier));

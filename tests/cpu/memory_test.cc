@@ -70,7 +70,7 @@ int64_t explained(const clary_attention_params& params) {
 TEST(Memory, PeakIsWhatExplainSays) {
     Case c{.name = "memory", .batch = 2, .q_heads = 6, .kv_heads = 3, .q_len = 700, .kv_len = 900, .dim = 80};
     Problem problem(c);
-    for (const char* recipe : cpu_recipes())
+    for (const char* recipe : recipes())
         for (const int threads : {1, 4}) {
             SCOPED_TRACE(std::string(recipe) + ", " + std::to_string(threads) + " threads");
             const ContextOf context(threads);

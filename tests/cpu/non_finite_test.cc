@@ -42,7 +42,7 @@ void check(const Case& c, const char* which, std::array<int64_t, 3> at, float va
                 {at[0], at[1], at[2], 7}, value);
     problem.freeze_inputs();
     const Output expected = exact(problem);
-    for (const char* recipe : cpu_recipes()) {
+    for (const char* recipe : recipes()) {
         const Recipe parsed = desc_of(problem.params, recipe).recipe;
         for (const char* tier : tiers()) {
             SCOPED_TRACE(std::string(which) + " " + std::to_string(value) + ", " + recipe + " on " + tier);
@@ -105,7 +105,7 @@ TEST(NonFinite, AllKeys) {
         for (int64_t b = 0; b < c.batch; ++b)
             for (int64_t h = 0; h < c.kv_heads; ++h) problem.set(problem.params.k, {b, h, j, 0}, kNan);
     problem.freeze_inputs();
-    for (const char* recipe : cpu_recipes())
+    for (const char* recipe : recipes())
         for (const char* tier : tiers()) {
             SCOPED_TRACE(std::string(recipe) + " on " + tier);
             run_one_shot(&problem, with(problem, recipe, tier));

@@ -35,7 +35,7 @@ class Packer : public testing::TestWithParam<Case> {};
 TEST_P(Packer, DecidesAsTheReference) {
     const Case& c = GetParam();
     Problem problem(c);
-    for (const char* recipe : cpu_recipes()) {
+    for (const char* recipe : recipes()) {
         Tally q, k, v;
         int64_t units = 0, units_differ = 0, weights_differ = 0;
         const AttentionDesc desc = desc_of(problem.params, recipe);

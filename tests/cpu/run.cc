@@ -15,7 +15,8 @@ const std::vector<const char*>& tiers() {
             info.struct_size = sizeof(info);
             EXPECT_EQ(clary_kernel_get(i, &info), CLARY_OK);
             const std::string name = std::string(info.backend) + ":" + info.arch;
-            if (std::strcmp(info.backend, "cpu") == 0 && info.usable && (found.empty() || found.back() != name))
+            if (std::strcmp(info.backend, device_under_test().backend()) == 0 && info.usable &&
+                (found.empty() || found.back() != name))
                 found.push_back(name);
         }
         return found;
@@ -28,21 +29,109 @@ const std::vector<const char*>& tiers() {
     return pointers;
 }
 
-const std::vector<const char*>& cpu_recipes() {
-    static const std::vector<const char*> recipes = {
-        "int8_int8",
-        "int8_int8:fast",
-        "int8_int8+v_scale=channel_tile+smooth_v+tile=64",
-        "int8_int8:fast+granularity=per_warp+rotate+no_smooth_k+smooth_v+rotate_v",
-        "int8_int8+tile=64+no_rotate_v+granularity=per_token",
-        "int8_fp16",
-        "int8_fp16:sage2+smooth_v",
-        "int8_fp16:fast+smooth_q+granularity=per_block+family=sm90",
-        "int8_bf16",
-        "fp32_fp32",
-        "fp32_fp32+tile=64",
-    };
-    return recipes;
+namespace {
+
+std::vector<clary_tensor*> tensors_of(clary_attention_params* params) {
+    clary_attention_params& p = *params;
+    return {&p.q,
+            &p.k,
+            &p.v,
+            &p.out,
+            &p.lse,
+            &p.mask,
+            &p.kv_lengths,
+            &p.alibi_slopes,
+            &p.sinks,
+            &p.cu_seqlens_q,
+            &p.cu_seqlens_k,
+            &p.block_table,
+            &p.causal_offsets,
+            &p.c_k,
+            &p.c_q,
+            &p.q_base};
+}
+
+// As tensors on the device under test, for questions about shapes.
+clary_attention_params on_device(clary_attention_params params) {
+    for (clary_tensor* tensor : tensors_of(&params)) tensor->device = device_under_test().type();
+    return params;
+}
+
+std::vector<Guarded*> with_memory(std::vector<Guarded*> memory, std::initializer_list<Guarded*> more) {
+    memory.insert(memory.end(), more);
+    return memory;
+}
+
+class Host : public Device {
+  public:
+    const char* backend() const override { return "cpu"; }
+    const Arrangement& arrangement() const override { return kCpuArrangement; }
+    clary_device type() const override { return CLARY_CPU; }
+    void* upload(const void* host, size_t) override { return const_cast<void*>(host); }
+    void download(void*, void*, size_t) override {}
+    const std::vector<const char*>& recipes() const override {
+        static const std::vector<const char*> all = {
+            "int8_int8",
+            "int8_int8:fast",
+            "int8_int8+v_scale=channel_tile+smooth_v+tile=64",
+            "int8_int8:fast+granularity=per_warp+rotate+no_smooth_k+smooth_v+rotate_v",
+            "int8_int8+tile=64+no_rotate_v+granularity=per_token",
+            "int8_fp16",
+            "int8_fp16:sage2+smooth_v",
+            "int8_fp16:fast+smooth_q+granularity=per_block+family=sm90",
+            "int8_bf16",
+            "fp32_fp32",
+            "fp32_fp32+tile=64",
+        };
+        return all;
+    }
+};
+
+}  // namespace
+
+Device& host_device() {
+    static Host host;
+    return host;
+}
+
+OnDevice::OnDevice(std::vector<Guarded*> memory) {
+    for (Guarded* guarded : memory)
+        copies_.emplace_back(guarded,
+                             static_cast<char*>(device_under_test().upload(guarded->whole(), guarded->whole_size())));
+}
+
+OnDevice::~OnDevice() { finish(); }
+
+void OnDevice::finish() {
+    for (const auto& [guarded, copy] : copies_)
+        device_under_test().download(copy, guarded->whole(), guarded->whole_size());
+    copies_.clear();
+}
+
+void* OnDevice::at(const void* host) const {
+    if (host == nullptr) return nullptr;
+    const auto address = reinterpret_cast<uintptr_t>(host);
+    for (const auto& [guarded, copy] : copies_) {
+        const auto begin = reinterpret_cast<uintptr_t>(guarded->whole());
+        if (address >= begin && address < begin + guarded->whole_size()) return copy + (address - begin);
+    }
+    if (device_under_test().type() != CLARY_CPU) ADD_FAILURE() << "memory that the device has no copy of";
+    return const_cast<void*>(host);
+}
+
+clary_attention_params OnDevice::at(clary_attention_params params) const {
+    for (clary_tensor* tensor : tensors_of(&params)) {
+        tensor->data = at(tensor->data);
+        tensor->device = device_under_test().type();
+    }
+    params.workspace = at(params.workspace);
+    return params;
+}
+
+clary_packed OnDevice::at(clary_packed packed) const {
+    packed.data = at(packed.data);
+    packed.device = device_under_test().type();
+    return packed;
 }
 
 clary_context* two_threads() {
@@ -60,7 +149,8 @@ clary_attention_params with(const Problem& problem, const char* recipe, const ch
 
 bool takes(const clary_attention_params& params) {
     size_t bytes = 0;
-    const clary_status status = clary_workspace_size(&params, 1, &bytes);
+    const clary_attention_params asked = on_device(params);
+    const clary_status status = clary_workspace_size(&asked, 1, &bytes);
     if (status == CLARY_OK) return true;
     EXPECT_EQ(status, CLARY_UNSUPPORTED) << clary_last_error();
     EXPECT_STRNE(clary_last_error(), "");
@@ -68,13 +158,17 @@ bool takes(const clary_attention_params& params) {
 }
 
 void run_one_shot(Problem* problem, clary_attention_params params) {
+    const clary_attention_params asked = on_device(params);
     size_t bytes = 0;
-    ASSERT_EQ(clary_workspace_size(&params, 1, &bytes), CLARY_OK) << clary_last_error();
+    ASSERT_EQ(clary_workspace_size(&asked, 1, &bytes), CLARY_OK) << clary_last_error();
     Guarded workspace(bytes);
     params.workspace = workspace.data();
     params.workspace_size = bytes;
     problem->poison_outputs();
-    ASSERT_EQ(clary_attention(&params), CLARY_OK) << clary_last_error();
+    OnDevice device(with_memory(problem->memory(), {&workspace}));
+    const clary_attention_params given = device.at(params);
+    ASSERT_EQ(clary_attention(&given), CLARY_OK) << clary_last_error();
+    device.finish();
     EXPECT_TRUE(workspace.canaries_intact()) << "workspace of " << bytes << " bytes overrun";
     EXPECT_EQ(problem->damage(), "");
 }
@@ -88,22 +182,27 @@ clary_packed buffer_of(const Guarded& memory, int64_t kv_capacity) {
     return buffer;
 }
 
-Packed pack(const clary_attention_params& params, int64_t kv_capacity) {
+Packed pack(Problem* problem, const clary_attention_params& params, int64_t kv_capacity) {
     Packed packed;
     packed.q_layout.struct_size = packed.kv_layout.struct_size = sizeof(clary_packed_layout);
     packed.kv_capacity = kv_capacity;
-    EXPECT_EQ(clary_packed_layouts(&params, kv_capacity, &packed.q_layout, &packed.kv_layout), CLARY_OK)
+    const clary_attention_params asked = on_device(params);
+    EXPECT_EQ(clary_packed_layouts(&asked, kv_capacity, &packed.q_layout, &packed.kv_layout), CLARY_OK)
         << clary_last_error();
     packed.q = std::make_unique<Guarded>(static_cast<size_t>(packed.q_layout.bytes));
     packed.kv = std::make_unique<Guarded>(static_cast<size_t>(packed.kv_layout.bytes));
     size_t bytes = 0;
-    EXPECT_EQ(clary_workspace_size(&params, 0, &bytes), CLARY_OK) << clary_last_error();
+    EXPECT_EQ(clary_workspace_size(&asked, 0, &bytes), CLARY_OK) << clary_last_error();
     Guarded workspace(bytes);
     clary_attention_params given = params;
     given.workspace = workspace.data();
     given.workspace_size = bytes;
-    const clary_packed q = packed.q_buffer(), kv = packed.kv_buffer();
+    OnDevice device(with_memory(problem != nullptr ? problem->memory() : std::vector<Guarded*>(),
+                                {packed.q.get(), packed.kv.get(), &workspace}));
+    const clary_packed q = device.at(packed.q_buffer()), kv = device.at(packed.kv_buffer());
+    given = device.at(given);
     EXPECT_EQ(clary_quantize(&given, &q, &kv, nullptr), CLARY_OK) << clary_last_error();
+    device.finish();
     EXPECT_TRUE(packed.q->canaries_intact()) << "packed Q overrun";
     EXPECT_TRUE(packed.kv->canaries_intact()) << "packed K and V overrun";
     EXPECT_TRUE(workspace.canaries_intact()) << "workspace overrun while quantizing";
@@ -111,16 +210,20 @@ Packed pack(const clary_attention_params& params, int64_t kv_capacity) {
 }
 
 void attend(Problem* problem, const clary_attention_params& params, const Packed& packed) {
+    const clary_attention_params asked = on_device(params);
     size_t bytes = 0;
-    ASSERT_EQ(clary_workspace_size(&params, 0, &bytes), CLARY_OK) << clary_last_error();
+    ASSERT_EQ(clary_workspace_size(&asked, 0, &bytes), CLARY_OK) << clary_last_error();
     Guarded workspace(bytes);
     clary_attention_params given = params;
     given.q.data = given.k.data = given.v.data = nullptr;  // attend must not read them
     given.workspace = workspace.data();
     given.workspace_size = bytes;
     problem->poison_outputs();
-    const clary_packed q = packed.q_buffer(), kv = packed.kv_buffer();
+    OnDevice device(with_memory(problem->memory(), {packed.q.get(), packed.kv.get(), &workspace}));
+    const clary_packed q = device.at(packed.q_buffer()), kv = device.at(packed.kv_buffer());
+    given = device.at(given);
     ASSERT_EQ(clary_attend(&given, &q, &kv), CLARY_OK) << clary_last_error();
+    device.finish();
     EXPECT_TRUE(workspace.canaries_intact()) << "workspace overrun while attending";
     EXPECT_EQ(problem->damage(), "");
 }

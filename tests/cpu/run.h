@@ -1,26 +1,63 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by the CPU tests: the tiers of this machine, calls through the C ABI, packed buffers with guards.
+// Shared by the tests of backends: what this machine can run, calls through the C ABI, packed buffers with guards. Tests
+// hold everything in host memory; a backend on a GPU works on copies, which are copied back after each call.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cases/problem.h"
 #include "clary/clary.h"
+#include "core/packed.h"
 
 namespace clary::cases {
 
 // What GoogleTest prints of a parameter.
 inline void PrintTo(const Case& c, std::ostream* stream) { *stream << c.name; }
 
-// "cpu:avx512", ... those that run on this machine, best first.
-const std::vector<const char*>& tiers();
+// The memory that the backend under test works in.
+class Device {
+  public:
+    virtual ~Device() = default;
+    virtual const char* backend() const = 0;  // of kernels, e.g. "cpu"
+    virtual const Arrangement& arrangement() const = 0;
+    // Every preset and every option that changes a path.
+    virtual const std::vector<const char*>& recipes() const = 0;
+    virtual clary_device type() const = 0;
+    // Bytes of the device with the contents of host memory; host memory itself where the device shares it. Aligned to 64.
+    virtual void* upload(const void* host, size_t bytes) = 0;
+    // Waits, copies back and frees what upload() gave.
+    virtual void download(void* device, void* host, size_t bytes) = 0;
+};
+// Each test program defines it.
+Device& device_under_test();
+// Host memory: the CPU's kernels.
+Device& host_device();
 
-// The recipes that the CPU backend is tested with: every preset and every option that changes a path.
-const std::vector<const char*>& cpu_recipes();
+// Copies of host memory on the device under test for one call: pointers into it become pointers into the copy. Whatever
+// the call wrote is in host memory after finish().
+class OnDevice {
+  public:
+    explicit OnDevice(std::vector<Guarded*> memory);
+    ~OnDevice();
+    OnDevice(const OnDevice&) = delete;
+    OnDevice& operator=(const OnDevice&) = delete;
+    void* at(const void* host) const;
+    clary_attention_params at(clary_attention_params params) const;  // its tensors and workspace
+    clary_packed at(clary_packed packed) const;
+    void finish();
+
+  private:
+    std::vector<std::pair<Guarded*, char*>> copies_;
+};
+
+// "cpu:avx512", ... of the backend under test, those that run on this machine, best first.
+const std::vector<const char*>& tiers();
+inline const std::vector<const char*>& recipes() { return device_under_test().recipes(); }
 
 struct ContextOf {
     explicit ContextOf(int threads) { EXPECT_EQ(clary_context_create(threads, &context), CLARY_OK); }
@@ -53,7 +90,11 @@ struct Packed {
     clary_packed q_buffer() const { return buffer_of(*q, kv_capacity); }
     clary_packed kv_buffer() const { return buffer_of(*kv, kv_capacity); }
 };
-Packed pack(const clary_attention_params& params, int64_t kv_capacity = 0);
+Packed pack(Problem* problem, const clary_attention_params& params, int64_t kv_capacity = 0);
+// On the host, where the memory of a problem need not be named.
+inline Packed pack(const clary_attention_params& params, int64_t kv_capacity = 0) {
+    return pack(nullptr, params, kv_capacity);
+}
 void attend(Problem* problem, const clary_attention_params& params, const Packed& packed);
 
 // Bytes of all sections (paddings between them left out), for bit comparison.

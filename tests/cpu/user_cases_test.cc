@@ -174,7 +174,7 @@ TEST(UserCases, T16_InputsAreBitIdenticalAfterACall) {
     Case c = fp16(shape(2, 4, 2, 130, 260, 64));
     c.values = Values::kChannelBias;
     Problem p(c);
-    for (const char* recipe : cpu_recipes()) run_one_shot(&p, with(p, recipe, "cpu"));
+    for (const char* recipe : recipes()) run_one_shot(&p, with(p, recipe, "cpu"));
 }
 
 TEST(UserCases, T17_PackedSequencesHaveTheirOwnMeans) {

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// A dense problem on the GPU, made from value_at(), and single rows of its exact answer.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/gpu.h"
+#include "numerics/formats.h"
+
+namespace clary::cases {
+
+// q, k, v bf16 and out fp32, all [batch, heads, tokens, dim] C-contiguous.
+struct GpuProblem {
+    int64_t batch, heads, tokens, dim;
+    GpuMemory q, k, v, out;
+    std::unique_ptr<GpuMemory> workspace;
+    clary_attention_params params{};
+
+    GpuProblem(int64_t batch_, int64_t heads_, int64_t tokens_, int64_t dim_, const char* recipe, uint64_t seed = 1)
+        : batch(batch_),
+          heads(heads_),
+          tokens(tokens_),
+          dim(dim_),
+          q(elements() * 2),
+          k(elements() * 2),
+          v(elements() * 2),
+          out(elements() * 4) {
+        for (const auto& [memory, which] : {std::pair{&q, 0u}, {&k, 1u}, {&v, 2u}}) {
+            std::vector<numerics::Bf16> values(elements());
+            for (size_t i = 0; i < values.size(); ++i)
+                values[i] = numerics::Bf16::from_float(value_at(i, seed * 3 + which));
+            memory->write(values);
+        }
+        params.struct_size = sizeof(params);
+        const std::vector<int64_t> shape = {batch, heads, tokens, dim},
+                                   stride = {heads * tokens * dim, tokens * dim, dim, 1};
+        params.q = gpu_view(q.data(), CLARY_BF16, shape, stride);
+        params.k = gpu_view(k.data(), CLARY_BF16, shape, stride);
+        params.v = gpu_view(v.data(), CLARY_BF16, shape, stride);
+        params.out = gpu_view(out.data(), CLARY_FP32, shape, stride);
+        params.recipe = recipe;
+        params.backend = "cuda";
+        size_t bytes = 0;
+        EXPECT_EQ(clary_workspace_size(&params, 1, &bytes), CLARY_OK) << clary_last_error();
+        workspace = std::make_unique<GpuMemory>(bytes);
+        params.workspace = workspace->data();
+        params.workspace_size = bytes;
+    }
+    size_t elements() const { return static_cast<size_t>(batch * heads * tokens * dim); }
+    std::vector<float> result() const { return out.read<float>(elements()); }
+};
+
+// Attention of one query to keys (tokens, dim) and values (tokens, dim), in float64.
+inline std::vector<double> exact_row(const float* query, const float* keys, const float* values, int64_t tokens,
+                                     int64_t dim) {
+    std::vector<double> scores(static_cast<size_t>(tokens)), out(static_cast<size_t>(dim));
+    double max = -INFINITY, sum = 0;
+    for (int64_t j = 0; j < tokens; ++j) {
+        double s = 0;
+        for (int64_t d = 0; d < dim; ++d) s += static_cast<double>(query[d]) * static_cast<double>(keys[j * dim + d]);
+        scores[static_cast<size_t>(j)] = s / std::sqrt(static_cast<double>(dim));
+        max = std::max(max, scores[static_cast<size_t>(j)]);
+    }
+    for (int64_t j = 0; j < tokens; ++j) {
+        const double p = std::exp(scores[static_cast<size_t>(j)] - max);
+        sum += p;
+        for (int64_t d = 0; d < dim; ++d) out[static_cast<size_t>(d)] += p * static_cast<double>(values[j * dim + d]);
+    }
+    for (double& x : out) x /= sum;
+    return out;
+}
+
+}  // namespace clary::cases
