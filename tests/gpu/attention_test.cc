@@ -110,6 +110,9 @@ TEST_P(SimulatedAttention, IsTheOracle) {
     for (const char* recipe : kRecipes) {
         const AttentionDesc desc = desc_of(problem.params, recipe);
         if (desc.head_dim > 256 || desc.head_dim_v > 256) return;
+        if (gpu::attention_blocks(desc, 1) == 0) return;  // nothing is launched
+        if (c.values == Values::kHugeV && desc.recipe.pv == Format::kFp16 && !desc.recipe.quantized())
+            continue;  // fp16 does not hold it
         const gpu::AttentionConfig wanted = gpu::config_for(gpu::needs_of(desc));
         std::unique_ptr<Packed> packed;
         Output oracle;

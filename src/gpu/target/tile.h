@@ -40,6 +40,11 @@ struct CopyTile {
     static constexpr int kChunksInAll = TileType::kRows * TileType::kChunks;
     static constexpr int kCopies = (kChunksInAll + kThreads - 1) / kThreads;
 
+    // Where a copy is a whole number of periods of the swizzle, a thread keeps to its chunk and only the row moves on.
+    static constexpr int kCopyRows = kThreads / TileType::kChunks;
+    static constexpr bool kSameChunk =
+        kThreads % TileType::kChunks == 0 && kCopyRows % (TileType::kRowsPerStep * TileType::kSpan) == 0;
+
     // row_address(r): where row r begins, null for a row of zeros.
     template <class RowAddress>
     CLARY_DEVICE static void issue(TileType tile, const RowAddress& row_address) {
@@ -48,8 +53,10 @@ struct CopyTile {
         for (int copy = 0; copy < kCopies; ++copy) {
             const int slot = copy * kThreads + thread;  // in the order of addresses
             const bool active = kChunksInAll % kThreads == 0 || slot < kChunksInAll;
-            const int row = slot / TileType::kChunks;
-            const int chunk = TileType::swizzle(row, slot % TileType::kChunks);  // xor is its own inverse
+            const int row = kSameChunk ? thread / TileType::kChunks + copy * kCopyRows : slot / TileType::kChunks;
+            // The xor of the swizzle is its own inverse.
+            const int chunk = kSameChunk ? TileType::swizzle(thread / TileType::kChunks, thread % TileType::kChunks)
+                                         : TileType::swizzle(row, slot % TileType::kChunks);
             const char* const from = active ? row_address(row) : nullptr;
             T::copy16(tile.base + static_cast<uint32_t>(slot * 16), from + (from ? chunk * 16 : 0), from != nullptr,
                       active);
@@ -58,6 +65,10 @@ struct CopyTile {
     // Row r begins at from + r * row_stride (bytes); rows at or past `rows` are zeros.
     CLARY_DEVICE static void issue(TileType tile, const void* from, int64_t row_stride, int rows) {
         issue(tile, [=](int row) { return row < rows ? static_cast<const char*>(from) + row * row_stride : nullptr; });
+    }
+    // All rows exist.
+    CLARY_DEVICE static void issue(TileType tile, const void* from, int64_t row_stride) {
+        issue(tile, [=](int row) { return static_cast<const char*>(from) + row * row_stride; });
     }
 };
 

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// A wave's rows of O in its accumulators: rotated back along the channels, and stored in the caller's type and layout by
+// way of shared memory, so that lanes write runs of channels.
+#pragma once
+
+#include "core/desc.h"
+#include "core/element.h"
+#include "gpu/target/products.h"
+#include "gpu/target/target.h"
+#include "numerics/hadamard.h"
+
+namespace clary::gpu {
+
+// kM x kN results of Atom.
+template <class T, class Atom, int kM, int kN>
+struct OutputRows {
+    using Registers = Fragment<float, Atom::kResults>[kM][kN];
+    static constexpr int kWaveRows = kM * Atom::kQueries, kChannels = kN * Atom::kOthers;
+    static constexpr int kRun = Atom::kOthers / 4;  // channels that a lane holds side by side
+    static_assert(Atom::result_at(0, kRun - 1) == Coord{0, kRun - 1}, "a row of an atom lies in four lanes");
+
+    CLARY_HD static constexpr int row_of(int m, int i) { return m * kResultRows<Atom> + row_slot<Atom>(i); }
+    CLARY_DEVICE static int channel_of(int n, int i) { return n * Atom::kOthers + Atom::result_at(T::lane(), i).col; }
+
+    // -- Hadamard rotation of channels 0 .. dim - 1 (numerics/hadamard.h) --
+    CLARY_DEVICE static void rotate(Registers& out, int dim) {
+        if (dim == kChannels && (kChannels & (kChannels - 1)) == 0)
+            rotate_blocks<true>(out, dim);
+        else
+            rotate_blocks<false>(out, dim);
+    }
+
+    // -- shared memory: fp32 rows. The gap is what lanes with neighbouring numbers write of a row, so that they spread over
+    // the banks --
+    static constexpr int kGap = Atom::result_at(1, 0).row == 0 ? 4 * kRun * 4 : kRun * 4;
+    static constexpr int kRowBytes = kChannels * 4 + kGap;
+    static constexpr int kBytes = kWaveRows * kRowBytes;
+
+    // Rows 0 .. rows - 1, row r to element row_offset(r) of `to`.
+    template <class RowOffset>
+    CLARY_DEVICE static void store(const Registers& out, SharedAddress scratch, const Operand& to, int dim, int rows,
+                                   const RowOffset& row_offset) {
+        static_for<kM, kN, Atom::kResults / kRun>([&](auto m, auto n, auto part) {
+            constexpr int i = part * kRun;
+            const Coord at = Atom::result_at(T::lane(), i);
+            Run run;
+            static_for<kRun>([&](auto j) { run.x[j] = out[m][n][i + j]; });
+            T::store(scratch + static_cast<uint32_t>((m * Atom::kQueries + at.row) * kRowBytes +
+                                                     (n * Atom::kOthers + at.col) * 4),
+                     run);
+        });
+        T::wave_sync();
+        constexpr int kPerRow = kChannels / 4;  // lanes that take a row, four channels each
+        static_assert(kWaveRows * kPerRow % T::kLanes == 0);
+        const int64_t size = dtype_size(to.dtype);
+        for (int i = T::lane(); i < kWaveRows * kPerRow; i += T::kLanes) {
+            const int row = i / kPerRow, channel = i % kPerRow * 4;
+            const Four value = T::template load<Four>(scratch + static_cast<uint32_t>(row * kRowBytes + channel * 4));
+            if (row >= rows) continue;
+            store_four(static_cast<char*>(to.data) + (row_offset(row) + channel * to.dim_stride) * size, to, value,
+                       dim - channel);
+        }
+    }
+
+  private:
+    struct alignas(4 * kRun) Run {
+        float x[kRun];
+    };
+    struct alignas(16) Four {
+        float x[4];
+    };
+    struct alignas(8) Halves {
+        uint32_t a, b;
+    };
+
+    CLARY_DEVICE static void store_four(char* at, const Operand& to, const Four& value, int channels) {
+        const auto address = reinterpret_cast<uintptr_t>(at);
+        if (channels >= 4 && to.dim_stride == 1 && to.dtype == DType::kBF16 && address % 8 == 0) {
+            *reinterpret_cast<Halves*>(at) = halves<Element::kBf16>(value);
+        } else if (channels >= 4 && to.dim_stride == 1 && to.dtype == DType::kF16 && address % 8 == 0) {
+            *reinterpret_cast<Halves*>(at) = halves<Element::kF16>(value);
+        } else {
+            const int64_t step = to.dim_stride * dtype_size(to.dtype);
+            CLARY_UNROLL
+            for (int j = 0; j < 4; ++j)
+                if (j < channels) store_element(at + j * step, to.dtype, value.x[j]);
+        }
+    }
+    template <Element kTo>
+    CLARY_DEVICE static Halves halves(const Four& value) {
+        return {T::template pack2<kTo>(value.x[0], value.x[1]), T::template pack2<kTo>(value.x[2], value.x[3])};
+    }
+
+    template <class Visit>
+    CLARY_DEVICE static void for_all(const Visit& visit) {
+        static_for<kM, kN, Atom::kResults>(visit);
+    }
+
+    // Partners lie in the lane's own result, in another lane, or in another atom. A dim that is no power of two has
+    // blocks, its binary expansion: channel i lies in the one of the highest bit in which i and dim differ.
+    template <bool kOneBlock>
+    CLARY_DEVICE static void rotate_blocks(Registers& out, int dim) {
+        static_for<8>([&](auto bit) {
+            constexpr int h = 1 << bit;
+            if constexpr (h >= kChannels) return;
+            const auto joins = [&](int n, int i) { return kOneBlock || (channel_of(n, i) ^ dim) >= 2 * h; };
+            if constexpr (h >= Atom::kOthers) {
+                for_all([&](auto m, auto n, auto i) {
+                    constexpr int other = n ^ (h / Atom::kOthers);
+                    if constexpr (n < other && other < kN)
+                        if (joins(n, i)) butterfly(out[m][n][i], out[m][other][i]);
+                });
+            } else if constexpr (h >= kRun) {
+                constexpr int mask = Atom::kRowMasks[h / kRun / 2];
+                for_all([&](auto m, auto n, auto i) {
+                    const float mine = out[m][n][i], theirs = T::shuffle_xor(mine, mask);
+                    if (joins(n, i)) out[m][n][i] = T::lane() & mask ? theirs - mine : mine + theirs;
+                });
+            } else {
+                for_all([&](auto m, auto n, auto i) {
+                    if constexpr ((i & h) == 0)
+                        if (joins(n, i)) butterfly(out[m][n][i], out[m][n][i + h]);
+                });
+            }
+        });
+        for_all([&](auto m, auto n, auto i) {
+            const int differ = channel_of(n, i) ^ dim;
+            out[m][n][i] *= numerics::hadamard_norm<float>(
+                kOneBlock ? kChannels : numerics::hadamard_block(differ > 0 ? differ : 1));
+        });
+    }
+    CLARY_DEVICE static void butterfly(float& a, float& b) {
+        const float sum = a + b;
+        b = a - b;
+        a = sum;
+    }
+};
+
+}  // namespace clary::gpu
