@@ -3,7 +3,6 @@
 // int8_int8_d128), CLARY_QK and CLARY_V (elements), CLARY_PV (the recipe's format), CLARY_HEAD_DIM, CLARY_HEAD_DIM_V.
 #include "cuda/entries.h"
 #include "cuda/target.cuh"
-#include "cuda/variants.h"
 #include "gpu/attention/attention_kernel.h"
 #include "gpu/attention/configs.h"
 
@@ -17,11 +16,26 @@ constexpr gpu::AttentionConfig config(bool key_bias, gpu::KeyScales key_scales, 
     return gpu::config_for({kQk, kV, CLARY_HEAD_DIM, CLARY_HEAD_DIM_V, tile, key_bias, key_scales, biased});
 }
 
+// Shared memory of the kernel on a machine, however little that has of it; 0 where it lacks the products.
+template <gpu::Machine kMachine, gpu::AttentionConfig kConfig>
+__host__ __device__ constexpr uint32_t shared_bytes_on() {
+    constexpr gpu::Element kP = kV == gpu::Element::kS8 ? gpu::Element::kU8 : kV;
+    if constexpr (gpu::has_product(kMachine, kQk, kQk, kExact ? gpu::Element::kF32 : gpu::Element::kS32) &&
+                  gpu::has_product(kMachine, kP, kV,
+                                   kV == gpu::Element::kS8 ? gpu::Element::kS32 : gpu::Element::kF32)) {
+        constexpr gpu::Machine kRoomy{kMachine.chip, kMachine.vendor,      kMachine.lanes,
+                                      1u << 30,      kMachine.max_threads, kMachine.async_copies};
+        return gpu::AttentionKernel<gpu::Nvidia<kRoomy>, kConfig>::kSharedBytes;
+    } else {
+        return 0;
+    }
+}
+
 template <gpu::AttentionConfig kConfig>
 __device__ __forceinline__ void run(const gpu::AttentionParams& params) {
-    if constexpr (compiles(kCompiledFor, kConfig)) {
+    constexpr uint32_t kBytes = shared_bytes_on<kCompiledFor, kConfig>();
+    if constexpr (kBytes > 0 && kBytes <= kCompiledFor.shared_bytes) {
         using Attention = gpu::AttentionKernel<Target, kConfig>;
-        static_assert(Attention::kSharedBytes == shared_bytes(kConfig));
         static_assert(Attention::kThreads == kConfig.waves * 32 && Attention::kTileQ == kConfig.tile_q);
         Attention::run(params);
     }
@@ -47,9 +61,11 @@ __device__ __forceinline__ void run(const gpu::AttentionParams& params) {
         run<k_##suffix>(params);                                                           \
     }                                                                                      \
     }
-#define CLARY_ENTRY(suffix, ...) \
-    {Format::CLARY_PV,           \
-     k_##suffix,                 \
+#define CLARY_ENTRY(suffix, ...)                                                            \
+    {Format::CLARY_PV,                                                                      \
+     k_##suffix,                                                                            \
+     {shared_bytes_on<gpu::kSm75, k_##suffix>(), shared_bytes_on<gpu::kSm80, k_##suffix>(), \
+      shared_bytes_on<gpu::kSm89, k_##suffix>()},                                           \
      {CLARY_TEXT(CLARY_NAME(suffix)), reinterpret_cast<const void*>(CLARY_NAME(suffix)), k_##suffix.waves * 32}},
 
 #define CLARY_LANE clary::gpu::KeyScales::kLane

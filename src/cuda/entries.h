@@ -7,13 +7,19 @@
 #include "cuda/launch.h"
 #include "gpu/attention/config.h"
 #include "gpu/quantize/configs.h"
+#include "gpu/target/machines.h"
 
 namespace clary::cuda {
 
 struct AttentionEntry {
     Format pv;  // with config.qk the recipe: an int8 V may be that of several
     gpu::AttentionConfig config;
+    uint32_t shared_bytes[3];  // of a block on sm75, sm80, sm89; 0 where the products are missing
     Kernel kernel;
+
+    uint32_t shared_on(const gpu::Machine& machine) const {
+        return shared_bytes[machine.chip == gpu::Chip::kSm75 ? 0 : machine.chip == gpu::Chip::kSm80 ? 1 : 2];
+    }
 };
 
 // Of one QuantizeConfig.

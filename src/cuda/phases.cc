@@ -3,11 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 
 #include "cuda/device.h"
 #include "cuda/entries.h"
-#include "cuda/variants.h"
 #include "gpu/attention/configs.h"
 
 namespace clary::cuda {
@@ -45,8 +45,12 @@ const QuantizeEntry* find_quantize(const AttentionDesc& desc) {
     return nullptr;
 }
 
-bool fits(const Arch& arch, const gpu::AttentionConfig& config) {
-    return compiles(machine_of(arch.capability), config) && shared_bytes(config) <= arch.shared_bytes;
+uint32_t shared_bytes(const Arch& arch, const AttentionEntry& entry) {
+    return entry.shared_on(machine_of(arch.capability));
+}
+bool fits(const Arch& arch, const AttentionEntry& entry) {
+    const uint32_t bytes = shared_bytes(arch, entry);
+    return bytes > 0 && bytes <= std::min(arch.shared_bytes, machine_of(arch.capability).shared_bytes);
 }
 
 std::string dims_text() {
@@ -79,19 +83,18 @@ std::string refusal(const Arch& arch, const AttentionDesc& desc) {
     if (attention == nullptr || find_quantize(desc) == nullptr || !gpu::quantizes(r))
         return fmt::format("q, v: head_dim {} and {}; allowed for {} in this build, after padding: {}", desc.head_dim,
                            desc.head_dim_v, recipe_name(r), dims_text());
-    if (fits(arch, attention->config)) return "";
-    if (!compiles(machine_of(arch.capability), attention->config) && arch.capability < 80 &&
-        (r.pv == Format::kBf16 || r.qk == Format::kBf16))
-        return fmt::format("recipe: {} needs bf16 products, which {} does not have; allowed: fp16", recipe_name(r),
-                           arch.name);
+    if (fits(arch, *attention)) return "";
+    if (shared_bytes(arch, *attention) == 0)
+        return fmt::format("recipe: {} needs products that {} does not have; allowed: int8_int8, int8_fp16, fp16_fp16",
+                           recipe_name(r), arch.name);
     AttentionDesc smaller = desc;
     smaller.recipe.tile = 64;
     const AttentionEntry* const other = find_attention(smaller);
-    const bool helps = r.quantized() && r.tile > 64 && other != nullptr && fits(arch, other->config);
-    return fmt::format(
-        "recipe: {} with tile={} and head_dim {}/{} needs {} KiB of shared memory, {} has {}; allowed: {}",
-        recipe_name(r), r.tile, desc.head_dim, desc.head_dim_v, shared_bytes(attention->config) / 1024, arch.name,
-        arch.shared_bytes / 1024, helps ? "tile=64" : "smaller head dims");
+    const bool helps = r.quantized() && r.tile > 64 && other != nullptr && fits(arch, *other);
+    return fmt::format("recipe: {} with tile={} and head_dim {}/{} needs {} KiB of shared memory; allowed on {}: {}",
+                       recipe_name(r), r.tile, desc.head_dim, desc.head_dim_v,
+                       (shared_bytes(arch, *attention) + 1023) / 1024, arch.name,
+                       helps ? "tile=64" : "smaller head dims");
 }
 
 Status quantize(const Arch&, const Call& call, int64_t kv_capacity, void* packed_q, void* packed_kv,
@@ -113,14 +116,14 @@ Status quantize(const Arch&, const Call& call, int64_t kv_capacity, void* packed
     return run(kernels.pack, gpu::pack_blocks(params));
 }
 
-Status attend(const Arch&, const Call& call, int64_t kv_capacity, const void* packed_q, const void* packed_kv) {
+Status attend(const Arch& arch, const Call& call, int64_t kv_capacity, const void* packed_q, const void* packed_kv) {
     const AttentionDesc& desc = call.desc;
     const DeviceGuard guard(desc.device_index);
     CLARY_RETURN_IF_ERROR(guard.status());
     const AttentionEntry& entry = *find_attention(desc);
     const gpu::AttentionParams params = gpu::attention_params(desc, kv_capacity, packed_q, packed_kv);
     return launch(entry.kernel, desc.device_index, gpu::attention_blocks(desc, entry.config.tile_q),
-                  shared_bytes(entry.config), &params, call.stream);
+                  shared_bytes(arch, entry), &params, call.stream);
 }
 
 }  // namespace clary::cuda
