@@ -15,81 +15,25 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import time
 
 import torch
 
-F32 = 1
-MAX_DIMS = 5
+from clary_ctypes import Library, Params, git_commit, rel_l1, view
 
 
-class Tensor(ctypes.Structure):
-    """clary_tensor"""
-
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("dtype", ctypes.c_int32),
-        ("device", ctypes.c_int32),
-        ("device_index", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("shape", ctypes.c_int64 * MAX_DIMS),
-        ("stride", ctypes.c_int64 * MAX_DIMS),
-    ]
-
-
-class Params(ctypes.Structure):
-    """clary_attention_params"""
-
-    _fields_ = [
-        ("struct_size", ctypes.c_uint32),
-        ("q", Tensor), ("k", Tensor), ("v", Tensor), ("out", Tensor), ("lse", Tensor),
-        ("recipe", ctypes.c_char_p), ("backend", ctypes.c_char_p),
-        ("scale", ctypes.c_double), ("has_scale", ctypes.c_int32),
-        ("causal", ctypes.c_int32), ("causal_offset", ctypes.c_int64), ("causal_offsets", Tensor),
-        ("has_window", ctypes.c_int32), ("window_left", ctypes.c_int64), ("window_right", ctypes.c_int64),
-        ("window_keep", ctypes.c_int64),
-        ("mask", Tensor), ("kv_lengths", Tensor), ("alibi_slopes", Tensor), ("sinks", Tensor),
-        ("cu_seqlens_q", Tensor), ("cu_seqlens_k", Tensor), ("max_seqlen_q", ctypes.c_int64),
-        ("max_seqlen_k", ctypes.c_int64), ("block_table", Tensor),
-        ("c_k", Tensor), ("c_q", Tensor), ("q_base", Tensor),
-        ("context", ctypes.c_void_p), ("stream", ctypes.c_void_p), ("workspace", ctypes.c_void_p),
-        ("workspace_size", ctypes.c_size_t),
-    ]  # fmt: skip
-
-
-def view(tensor: torch.Tensor) -> Tensor:
-    made = Tensor(data=tensor.data_ptr(), dtype=F32, ndim=tensor.ndim)
-    made.shape[: tensor.ndim] = list(tensor.shape)
-    made.stride[: tensor.ndim] = list(tensor.stride())
-    return made
-
-
-class Clary:
-    def __init__(self, path: str):
-        self.lib = ctypes.CDLL(path)
-        self.lib.clary_last_error.restype = ctypes.c_char_p
-        self.lib.clary_last_kernel.restype = ctypes.c_char_p
-
+class Clary(Library):
     def context(self, threads: int) -> ctypes.c_void_p:
         context = ctypes.c_void_p()
-        self.check(self.lib.clary_context_create(threads, ctypes.byref(context)))
+        self.call("clary_context_create", threads, ctypes.byref(context))
         return context
-
-    def check(self, status: int) -> None:
-        if status != 0:
-            raise RuntimeError(self.lib.clary_last_error().decode())
 
     def attention(self, q, k, v, out, recipe: str, causal: bool, context) -> str:
         params = Params(struct_size=ctypes.sizeof(Params), q=view(q), k=view(k), v=view(v), out=view(out),
                         recipe=recipe.encode(), causal=int(causal), context=context)  # fmt: skip
-        self.check(self.lib.clary_attention(ctypes.byref(params)))
-        return self.lib.clary_last_kernel().decode()
-
-
-def rel_l1(out: torch.Tensor, reference: torch.Tensor) -> float:
-    return ((out.double() - reference).abs().sum() / reference.abs().sum()).item()
+        self.call("clary_attention", params)
+        return self.last_kernel()
 
 
 def cpu_name() -> str:
@@ -97,11 +41,6 @@ def cpu_name() -> str:
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return platform.machine()
-
-
-def git_commit() -> str:
-    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "unknown"
 
 
 def main() -> int:

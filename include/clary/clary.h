@@ -12,6 +12,12 @@
  *   they were.
  * - A row of Q that is not finite, and every row that sees a K or V token that is not finite, comes out NaN. In quantized
  *   recipes that holds for every row that sees any key of that token's tile (64 or 128 keys).
+ * - On a GPU everything that `params` points to (tensors, workspace, packed buffers) lies in the memory of the device of
+ *   params->q, a call only queues work on params->stream, and one workspace serves one stream at a time. Its contents
+ *   beforehand do not matter. What lies in device memory is not read on the host: lengths, cu_seqlens, block_table and
+ *   causal_offsets must hold what is asked for below (kv_lengths are clamped to the keys that exist), and a packed
+ *   buffer that was packed as something else gives NaN instead of an error. Calls can be captured into a graph once a
+ *   call of the same kind has run (it loads the kernels).
  * - Inputs are never written to; outputs overlap neither an input nor themselves. No function allocates or synchronises
  *   behind your back on a GPU; on the CPU, a workspace may be given or is taken from the heap for the call.
  * - Calls from several threads are safe, also on one context.
@@ -138,8 +144,8 @@ typedef struct clary_attention_params {
 
     /* Recipe, e.g. "int8_int8:accurate" or "int8_fp16:fast+rotate"; null: "auto". See docs/recipes.md. */
     const char* recipe;
-    /* "auto", "cpu", "cpu:avx2", "reference", ...: <backend> or <backend>:<arch> of a kernel of this build
-     * (clary_kernel_get); null: "auto", which never picks the reference. */
+    /* "auto", "cpu", "cpu:avx2", "cuda", "cuda:sm90", "reference", ...: <backend> or <backend>:<arch> of a kernel of this
+     * build (clary_kernel_get); null: "auto", which never picks the reference. */
     const char* backend;
 
     double scale;      /* used when has_scale; 0, or 1e-20 to 1e20 with either sign */
@@ -164,7 +170,8 @@ typedef struct clary_attention_params {
 
     clary_tensor cu_seqlens_q; /* int32 or int64 [B + 1], from 0 to Tq, not decreasing */
     clary_tensor cu_seqlens_k; /* int32 or int64 [B + 1], from 0 to Tk, not decreasing */
-    int64_t max_seqlen_q;      /* varlen: the longest sequence; 0: found from cu_seqlens (on the CPU) */
+    int64_t max_seqlen_q;      /* varlen: the longest sequence; 0: found from cu_seqlens on the CPU; on a GPU 0 stands for
+                                  all tokens, which is right but starts more blocks than are needed */
     int64_t max_seqlen_k;
 
     clary_tensor block_table; /* int32 or int64 [B, max pages]: page of K and V for each page_size keys of a sequence */
@@ -175,7 +182,8 @@ typedef struct clary_attention_params {
 
     clary_context* context; /* null: the default context */
     void* stream;           /* CUDA or MXMACA stream; ignored on the CPU */
-    void* workspace;        /* null on the CPU: taken from the heap; at least clary_workspace_size bytes, 64-aligned */
+    void* workspace;        /* null on the CPU: taken from the heap; at least clary_workspace_size bytes, 64-aligned; on a
+                               GPU device memory, which two calls that may run at once must not share */
     size_t workspace_size;
 } clary_attention_params;
 
@@ -211,8 +219,8 @@ typedef struct clary_packed_layout {
 } clary_packed_layout;
 
 /* A packed buffer: memory of the caller's, laid out as clary_packed_layouts says. It carries what it was packed as
- * (layout, scale, sequence bounds, smoothing vectors); using it as something else is refused. It may be stored and
- * loaded by the same version of the library. */
+ * (layout, scale, sequence bounds, smoothing vectors); using it as something else is refused on the CPU, and gives NaN on
+ * a GPU, where the smoothing vectors are not compared. It may be stored and loaded by the same version of the library. */
 typedef struct clary_packed {
     uint32_t struct_size; /* sizeof(clary_packed) */
     int32_t device;       /* clary_device */
@@ -240,13 +248,13 @@ CLARY_API clary_status clary_attend(const clary_attention_params* params, const 
 
 /* Appends params->k and v ([B, Hkv, n, D]) behind the current lengths of `kv`, whose smoothing vectors stay as they are.
  * Bit-identical to quantizing everything at once with those vectors. Fails, and changes nothing, where a sequence would
- * pass kv_capacity. params->kv_lengths, where given, are the new tokens per sequence. */
+ * pass kv_capacity. params->kv_lengths, where given, are the new tokens per sequence. CPU only so far. */
 CLARY_API clary_status clary_append_kv(const clary_attention_params* params, const clary_packed* kv);
 
 /* ---- merge ------------------------------------------------------------------------------------------------------ */
 
-/* Two partial results over disjoint keys, as clary_attention wrote them (ring attention, split KV). Types fp32, fp16 or
- * bf16 for out, fp32 for lse; dense ([B, H, Lq, Dv] and [B, H, Lq]) or packed ([Tq, H, Dv] and [H, Tq]). */
+/* Two partial results over disjoint keys, as clary_attention wrote them (ring attention, split KV); in CPU memory. Types
+ * fp32, fp16 or bf16 for out, fp32 for lse; dense ([B, H, Lq, Dv] and [B, H, Lq]) or packed ([Tq, H, Dv] and [H, Tq]). */
 typedef struct clary_merge_params {
     uint32_t struct_size;      /* sizeof(clary_merge_params) */
     clary_tensor out_a, lse_a; /* updated in place */

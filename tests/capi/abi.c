@@ -412,8 +412,8 @@ static void test_unsupported(void) {
     CHECK_FAILS(clary_attention(&p), CLARY_INVALID_ARGUMENT,
                 "recipe: unknown name 'int9_int8'; allowed: auto, int8_int8");
     p.recipe = NULL;
-    p.backend = "cuda";
-    CHECK_FAILS(clary_attention(&p), CLARY_NO_DEVICE, "backend: 'cuda'");
+    p.backend = "maca";
+    CHECK_FAILS(clary_attention(&p), CLARY_NO_DEVICE, "backend: 'maca'");
     p.backend = "tpu";
     CHECK_FAILS(clary_attention(&p), CLARY_INVALID_ARGUMENT, "backend: 'tpu' is unknown; allowed: auto, cpu");
     p.backend = "reference";

@@ -127,7 +127,7 @@ TEST_F(BadInput, UnknownRecipe) {
 
 TEST_F(BadInput, UnknownOrAbsentBackend) {
     expect_run_refused("good.safetensors", "--backend tpu", {"backend", "'tpu'", "cpu", "reference"});
-    expect_run_refused("good.safetensors", "--backend cuda", {"backend", "'cuda'", "not part of this build"});
+    expect_run_refused("good.safetensors", "--backend maca", {"backend", "'maca'", "not part of this build"});
 }
 
 TEST_F(BadInput, CombinationWithoutKernel) {

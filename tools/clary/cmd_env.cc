@@ -20,7 +20,16 @@ struct Options {
     bool torch = false;
 };
 
-constexpr const char* kNoGpu = "no CUDA backend in this build";
+// Why no GPU is used; what a kernel of this build says rather than one of another.
+std::string gpu_note(const std::vector<clary_kernel_info>& kernels) {
+    std::string note = "no CUDA backend in this build";
+    for (const clary_kernel_info& k : kernels) {
+        if (std::string_view(k.backend) != "cuda") continue;
+        if (k.usable) return fmt::format("CUDA kernels of {} run here", k.arch);
+        if (std::string_view(k.reason).find("this build") == std::string_view::npos) note = k.reason;
+    }
+    return note;
+}
 
 int work(const Options& options) {
     const SystemInfo info = system_info();
@@ -37,7 +46,7 @@ int work(const Options& options) {
                      {"threads", threads},
                      {"memory_gib", info.memory_gib},
                      {"gpus", Json::array()},
-                     {"gpu_note", kNoGpu}};
+                     {"gpu_note", gpu_note(kernels)}};
         if (options.torch) json["torch"] = torch.empty() ? Json(nullptr) : Json(torch);
         for (const clary_kernel_info& k : kernels)
             json["kernels"].push_back({{"name", k.name},
@@ -51,7 +60,7 @@ int work(const Options& options) {
     fmt::print("clary     {}\nbuild     {}\nos        {}\ncpu       {}\nfeatures  {}\n", clary_version(),
                clary_build_info(), info.os, info.cpu, fmt::join(info.cpu_features, " "));
     fmt::print("cores     {} usable, {} threads in use, {:.1f} GiB memory\ngpus      {}\n", info.cores, threads,
-               info.memory_gib, kNoGpu);
+               info.memory_gib, gpu_note(kernels));
     if (options.torch) fmt::print("torch     {}\n", torch.empty() ? "not found by python3" : torch);
     Table table({"kernel", "recipe", "usable"});
     for (const clary_kernel_info& k : kernels)

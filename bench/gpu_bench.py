@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Clary's CUDA kernels beside PyTorch's cuDNN bf16 attention on one GPU: same process, alternated.
+
+    python3 bench/gpu_bench.py build/cuda/lib/libclary.so -o bench/results/h200_attention.json
+
+Shapes of B*S = 32768 tokens and H*D = 2048, bf16 N(0, 1). T is PyTorch's SDPA with the cuDNN backend. Every candidate
+runs 12 times back to back between two events, round by round in turn; medians of 7 rounds. Each result is first compared
+with exact fp32 attention on one head. "kernel" is clary_attend on packed buffers, "call" is clary_attention. Then
+clary_quantize alone: its time against 13 bytes per 16-bit element of Q, K and V. Needs PyTorch and nothing else.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import datetime
+import json
+import os
+import statistics
+import sys
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from clary_ctypes import Library, Packed, PackedLayout, Params, git_commit, rel_l1, view
+
+TOKENS, WIDTH = 32768, 2048  # B * S, H * D
+CALLS, ROUNDS, WARM_UP = 12, 7, 3
+PROTOCOL = f"{CALLS} calls back to back between events, alternated, median of {ROUNDS}"
+
+
+class Problem:
+    """Q, K and V in every form that a candidate reads."""
+
+    def __init__(self, library: Library, q, k, v, recipe: str, causal: bool):
+        self.library, self.out = library, torch.full_like(q, float("nan"))
+        self.params = Params(struct_size=ctypes.sizeof(Params), q=view(q), k=view(k), v=view(v), out=view(self.out),
+                             recipe=recipe.encode(), backend=b"cuda", causal=int(causal),
+                             stream=torch.cuda.current_stream().cuda_stream)  # fmt: skip
+        self.keep = (q, k, v)
+        layouts = [PackedLayout(struct_size=ctypes.sizeof(PackedLayout)) for _ in range(2)]
+        library.call("clary_packed_layouts", self.params, ctypes.c_int64(0), *layouts)
+        self.memory = [torch.empty(layout.bytes, dtype=torch.uint8, device=q.device) for layout in layouts]
+        self.packed = [Packed(struct_size=ctypes.sizeof(Packed), device=1, device_index=q.get_device(),
+                              data=memory.data_ptr(), bytes=memory.numel()) for memory in self.memory]  # fmt: skip
+        bytes_needed = ctypes.c_size_t()
+        library.call("clary_workspace_size", self.params, 1, bytes_needed)
+        self.workspace = torch.empty(max(bytes_needed.value, 64), dtype=torch.uint8, device=q.device)
+        self.params.workspace, self.params.workspace_size = self.workspace.data_ptr(), self.workspace.numel()
+
+    def quantize(self):
+        self.library.call("clary_quantize", self.params, *self.packed, None)
+
+    def attend(self):
+        self.library.call("clary_attend", self.params, *self.packed)
+
+    def attention(self):
+        self.library.call("clary_attention", self.params)
+
+
+def measure(candidates: dict) -> dict:
+    """Milliseconds of one call, by candidate: the rounds' list."""
+    for run in candidates.values():
+        for _ in range(WARM_UP):
+            run()
+    times = {name: [] for name in candidates}
+    for _ in range(ROUNDS):
+        for name, run in candidates.items():
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda.synchronize()
+            start.record()
+            for _ in range(CALLS):
+                run()
+            end.record()
+            end.synchronize()
+            times[name].append(start.elapsed_time(end) / CALLS)
+    return times
+
+
+def clock_mhz():
+    with contextlib.suppress(Exception):
+        return torch.cuda.clock_rate()
+    return None
+
+
+def exact_head(q, k, v, causal):
+    """fp32 attention of the first head, in pieces of rows."""
+    q, k, v = (t[:1, :1].float() for t in (q, k, v))
+    keys = torch.arange(k.shape[2], device=k.device)
+    pieces = []
+    for first in range(0, q.shape[2], 2048):
+        scores = q[:, :, first : first + 2048] @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+        if causal:
+            rows = torch.arange(first, first + scores.shape[2], device=k.device)
+            scores.masked_fill_(keys[None, :] > rows[:, None], float("-inf"))
+        pieces.append(scores.softmax(-1) @ v)
+    return torch.cat(pieces, 2)
+
+
+def attention_records(library: Library, dim: int, seq: int, causal: bool, recipes: list, base: dict) -> list:
+    batch, heads = TOKENS // seq, WIDTH // dim
+    generator = torch.Generator("cuda").manual_seed(seq + dim)
+    q, k, v = (torch.randn(batch, heads, seq, dim, generator=generator, device="cuda", dtype=torch.bfloat16)
+               for _ in range(3))  # fmt: skip
+    reference = exact_head(q, k, v, causal)
+
+    def cudnn():
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    candidates, errors, kernels = {("cudnn_bf16", "kernel"): cudnn}, {}, {}
+    errors[("cudnn_bf16", "kernel")] = rel_l1(cudnn()[:1, :1], reference)
+    for recipe in recipes:
+        try:
+            problem = Problem(library, q, k, v, recipe, causal)
+            problem.attention()
+        except RuntimeError as error:
+            print(f"  {recipe}: {error}")
+            continue
+        kernels[recipe] = library.last_kernel()
+        errors[(recipe, "call")] = rel_l1(problem.out[:1, :1], reference)
+        problem.out.fill_(float("nan"))
+        problem.quantize()
+        problem.attend()
+        errors[(recipe, "kernel")] = rel_l1(problem.out[:1, :1], reference)
+        candidates[(recipe, "kernel")], candidates[(recipe, "call")] = problem.attend, problem.attention
+    times = measure(candidates)
+    flops = 4.0 * batch * heads * seq * seq * dim / (2 if causal else 1)
+    t_ms = statistics.median(times[("cudnn_bf16", "kernel")])
+    records = []
+    for (name, what), rounds in times.items():
+        ms, quartiles = statistics.median(rounds), statistics.quantiles(rounds, n=4)
+        records.append({**base, "kernel": kernels.get(name, name), "recipe": name, "data": "normal", "what": what,
+                        "batch": batch, "q_heads": heads, "kv_heads": heads, "q_len": seq, "kv_len": seq,
+                        "head_dim": dim, "causal": causal, "ms": ms, "ms_iqr": quartiles[2] - quartiles[0],
+                        "tops": flops / ms * 1e-9, "baseline": "cudnn_bf16", "baseline_ms": t_ms, "ratio": t_ms / ms,
+                        "rel_l1": errors[(name, what)]})  # fmt: skip
+        last = records[-1]
+        print(f"{dim:4} {seq:6} {'causal' if causal else 'full':6} {name:24} {what:7} {ms:9.4f} {last['tops']:7.1f} "
+              f"{last['ratio']:6.3f} {last['rel_l1']:8.5f}", flush=True)  # fmt: skip
+    return records
+
+
+def quantize_records(library: Library, recipes: list, base: dict) -> list:
+    batch, heads, seq, dim = 4, 32, 4096, 128
+    q, k, v = (torch.randn(batch, heads, seq, dim, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    byte_count = 13.0 * q.numel() * 3
+    copy_from = torch.empty(int(2e9), dtype=torch.uint8, device="cuda")
+    copy_to = torch.empty_like(copy_from)
+    candidates = {"copy": lambda: copy_to.copy_(copy_from)}
+    for recipe in recipes:
+        try:
+            problem = Problem(library, q, k, v, recipe, False)
+            problem.quantize()
+        except RuntimeError as error:
+            print(f"  {recipe}: {error}")
+            continue
+        candidates[recipe] = problem.quantize
+    times = measure(candidates)
+    copy_rate = 2.0 * copy_from.numel() / statistics.median(times["copy"]) * 1e-6
+    print(f"\nquantize B{batch} H{heads} S{seq} D{dim}: GB/s at 13 bytes an element of Q, K, V (device copy here: "
+          f"{copy_rate:.0f})")  # fmt: skip
+    records = []
+    for recipe, rounds in times.items():
+        if recipe == "copy":
+            continue
+        ms, quartiles = statistics.median(rounds), statistics.quantiles(rounds, n=4)
+        rate = byte_count / ms * 1e-6
+        print(f"  {recipe:24} {ms:8.4f} ms {rate:7.0f} GB/s, {copy_rate / rate:5.2f} x the copy's time", flush=True)
+        records.append({**base, "kernel": "quantize", "recipe": recipe, "data": "normal", "what": "quantize",
+                        "batch": batch, "q_heads": heads, "kv_heads": heads, "q_len": seq, "kv_len": seq,
+                        "head_dim": dim, "causal": False, "ms": ms, "ms_iqr": quartiles[2] - quartiles[0],
+                        "tops": None, "gb_per_s": rate, "baseline": "device_copy",
+                        "baseline_ms": byte_count / copy_rate * 1e-6, "ratio": rate / copy_rate,
+                        "rel_l1": None})  # fmt: skip
+    return records
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("library")
+    parser.add_argument("-o", "--output", help="JSON file of records")
+    parser.add_argument("--head-dim", type=int, nargs="+", default=[64, 128])
+    parser.add_argument("--seq", type=int, nargs="+", default=[1024, 4096, 16384])
+    parser.add_argument("--causal", choices=["both", "full", "causal"], default="both")
+    parser.add_argument("--recipes", nargs="+",
+                        default=["int8_int8:accurate", "int8_int8:fast", "int8_fp16:accurate", "bf16_bf16"])  # fmt: skip
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("gpu_bench: PyTorch finds no GPU")
+        return 2
+    library = Library(args.library)
+    name = torch.cuda.get_device_name()
+    base = {"date": datetime.date.today().isoformat(), "commit": git_commit(), "machine": name,
+            "clock_mhz": clock_mhz(), "protocol": PROTOCOL, "backend": "cuda"}  # fmt: skip
+    print(f"{name}, PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}; "
+          f"{library.lib.clary_build_info().decode()}\n{PROTOCOL}; T: cudnn_bf16")  # fmt: skip
+    print(f"{'D':>4} {'S':>6} {'mask':6} {'recipe':24} {'what':7} {'ms':>9} {'TOPS':>7} {'x T':>6} {'rel L1':>8}")
+    records = []
+    masks = [m for m in (False, True) if args.causal == "both" or m == (args.causal == "causal")]
+    with torch.no_grad(), sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        for dim in args.head_dim:
+            for seq in args.seq:
+                for causal in masks:
+                    records += attention_records(library, dim, seq, causal, args.recipes, base)
+        records += quantize_records(library, args.recipes, base)
+    if args.output:
+        os.makedirs(os.path.dirname(os.path.abspath(args.output)), exist_ok=True)
+        with open(args.output, "w", encoding="utf-8") as file:
+            json.dump(records, file, indent=1)
+            file.write("\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
