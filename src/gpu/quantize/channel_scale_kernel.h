@@ -6,7 +6,6 @@
 #pragma once
 
 #include "gpu/quantize/channel_maximum.h"
-#include "gpu/quantize/groups.h"
 #include "gpu/quantize/slab.h"
 #include "numerics/digits.h"
 
@@ -25,7 +24,7 @@ class ChannelScaleKernel {
     CLARY_DEVICE static void run(const QuantizeParams& p) {
         const AttentionDesc& desc = p.desc;
         const Slab slab = slab_of(p, T::block(0));
-        if (!slab.exists || slab.is_q || slab.count == 0) return;
+        if (slab.is_q || !T::any(slab.exists && slab.count > 0)) return;
         const int64_t head = slab.b * desc.kv_heads + slab.h;
         Row x;
         x.load(desc.v, desc.head_dim_v, slab.count,

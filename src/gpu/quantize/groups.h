@@ -1,50 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scale groups within a slab, and limits of codes.
+// Scale groups within a slab of 128 rows (see numerics/scale_groups.h; a slab holds whole groups of every granularity but
+// per_tensor), and limits of codes.
 #pragma once
 
-#include "gpu/quantize/configs.h"
-#include "gpu/target/target.h"
+#include "core/recipe.h"
 #include "numerics/constants.h"
 #include "numerics/scale_groups.h"
 
 namespace clary::gpu {
 
-// visit(row) for every row of the slab that shares the scale of `row` (see numerics/scale_groups.h; a slab holds whole
-// groups of every granularity but per_tensor).
-template <class Visit>
-CLARY_DEVICE void each_of_group(const QuantizeParams& p, int row, bool is_q, const Visit& visit) {
+// The rows that share a scale, seen from any of them: rows whose index differs in bits of `mask`.
+struct RowGroup {
+    int mask = 0;
+};
+
+inline RowGroup q_row_group(const Recipe& recipe) {
     using numerics::Granularity;
-    const Granularity granularity = p.desc.recipe.granularity;
-    int run = 0, comb = 0;  // rows of a run; of a comb: keys that differ in key / 8 (and key % 2)
-    switch (granularity) {
+    const numerics::TileFamily& family = tile_family(recipe.family);
+    switch (recipe.granularity) {
         case Granularity::kPerBlock:
-            run = is_q ? p.family.block_q : p.family.block_k;
-            break;
+            return {family.block_q - 1};
         case Granularity::kPerWarp:
-            run = is_q ? p.family.warp_q : p.family.block_k;
-            break;
+            return {family.warp_q - 1};
         case Granularity::kPerThread:
-            comb = is_q ? p.family.warp_q : p.family.warp_k;
-            break;
-        case Granularity::kFine:
-            comb = is_q ? 0 : p.family.block_k;
-            break;
+            return {family.warp_q - 8};
         default:
-            break;
+            return {};
     }
-    if (run > 0) {
-        for (int r = row / run * run; r < row / run * run + run; ++r) visit(r);
-    } else if (comb > 0) {
-        const int teeth = is_q ? 1 : 2, first = row / comb * comb + row % 8 / teeth * teeth;
-        for (int r = first; r < row / comb * comb + comb; r += 8)
-            for (int tooth = 0; tooth < teeth; ++tooth) visit(r + tooth);
-    } else {
-        visit(row);
+}
+inline RowGroup k_row_group(const Recipe& recipe) {
+    using numerics::Granularity;
+    const numerics::TileFamily& family = tile_family(recipe.family);
+    switch (recipe.granularity) {
+        case Granularity::kPerBlock:
+        case Granularity::kPerWarp:
+            return {family.block_k - 1};
+        case Granularity::kPerThread:
+            return {family.warp_k - 8 + 1};
+        case Granularity::kFine:
+            return {family.block_k - 8 + 1};
+        default:
+            return {};
     }
 }
 
 // V's scale is amax over this.
-CLARY_DEVICE float v_code_limit(const Recipe& recipe) {
+CLARY_HD inline float v_code_limit(const Recipe& recipe) {
     if (recipe.pv == Format::kInt8) return static_cast<float>(numerics::kInt8Max);
     return recipe.accumulator == Accumulator::kFp32Fp16 ? numerics::kVFp8MaxFp16Accumulator : numerics::kVFp8Max;
 }

@@ -17,7 +17,6 @@
 #include <cmath>
 
 #include "gpu/quantize/channel_maximum.h"
-#include "gpu/quantize/groups.h"
 #include "gpu/quantize/rows.h"
 #include "gpu/quantize/slab.h"
 #include "gpu/target/products.h"
@@ -57,7 +56,7 @@ class PackKernel {
     CLARY_DEVICE static void run(const QuantizeParams& p) {
         write_heads<T>(p, kThreads);
         const Slab slab = slab_of(p, T::block(0));
-        if (!slab.exists) return;
+        if (!T::any(slab.exists)) return;  // the same for all: a vote lets the compiler know
         if (slab.is_q)
             pack_q(p, slab);
         else
@@ -113,14 +112,19 @@ class PackKernel {
     // amax of each row; rows that are not finite become zeros and get -1.
     template <class R>
     CLARY_DEVICE static void magnitudes(R& rows, float* amax) {
+        bool bad = false;
         CLARY_UNROLL
         for (int i = 0; i < R::kRows; ++i) {
             amax[i] = rows.largest(i);
+            bad = bad || !finite(amax[i]);
+        }
+        if (!T::any(bad)) return;
+        CLARY_UNROLL
+        for (int i = 0; i < R::kRows; ++i)
             if (!finite(amax[i])) {
                 amax[i] = -1;
                 rows.clear_row(i);
             }
-        }
     }
 
     CLARY_DEVICE static float largest_code(const QuantizeParams& p) {
@@ -130,6 +134,8 @@ class PackKernel {
         return kConfig.dim + (p.key_bias ? numerics::kDigitColumns : 0);
     }
 
+    static constexpr int kDigitWords = numerics::kDigitColumns / 4;
+    static constexpr int kWordsPerLane = (kDigitWords + Row::kLanesPerRow - 1) / Row::kLanesPerRow;
     // Codes of rows below `rows` to packed rows from `to` on, and behind each the 8 words of its digits.
     template <class Digits>
     CLARY_DEVICE static void store_codes(const QuantizeParams& p, const Row& x, const float* inverse, int rows,
@@ -145,15 +151,19 @@ class PackKernel {
                 *reinterpret_cast<Words2*>(codes + Row::chunk(j) * 8) = {x.row_codes(i, j * 8, factor),
                                                                          x.row_codes(i, j * 8 + 4, factor)};
             if (!p.key_bias) continue;
-            for (int word = Row::member(); word < numerics::kDigitColumns / 4; word += Row::kLanesPerRow)
-                reinterpret_cast<uint32_t*>(codes + kConfig.dim)[word] = digits(i, word * 4);
+            CLARY_UNROLL
+            for (int n = 0; n < kWordsPerLane; ++n) {
+                const int word = Row::member() + n * Row::kLanesPerRow;
+                if (word < kDigitWords) reinterpret_cast<uint32_t*>(codes + kConfig.dim)[word] = digits(i, word * 4);
+            }
         }
     }
 
     // -- Q --
     CLARY_DEVICE static void pack_q(const QuantizeParams& p, const Slab& slab) {
         const AttentionDesc& desc = p.desc;
-        const int64_t head = slab.b * desc.kv_heads + slab.h / desc.q_heads_per_kv();
+        const int64_t head =
+            slab.b * desc.kv_heads + static_cast<uint32_t>(slab.h) / static_cast<uint32_t>(p.q_heads_per_kv);
         const float sign = desc.scale > 0 ? 1.0f : desc.scale < 0 ? -1.0f : 0.0f;
         float amax[Row::kRows], inverse[Row::kRows], repeat[Row::kRows];
         Row x;
@@ -178,7 +188,7 @@ class PackKernel {
 
         const float q_base = p.q_base[head];
         for (int row = Row::thread(); row < kSlab; row += kThreads) {
-            const float need = group_amax(p, row, true) / largest_code(p);
+            const float need = group_amax(p.q_group, row) / largest_code(p);
             float scale = numerics::detail::larger(need, numerics::kScaleFloor);
             int repeats = 0;
             // Louder than a given q_base allows: its own scale, and the bias is added in fp32.
@@ -202,10 +212,23 @@ class PackKernel {
                     [&](int i, int) { return static_cast<uint32_t>(repeat[i]) * 0x01010101u; });
     }
 
-    CLARY_DEVICE static float group_amax(const QuantizeParams& p, int row, bool is_q) {
-        float top = 0;
-        each_of_group(p, row, is_q, [&](int other) { top = larger_of(at(kAmaxAt, other), top); });
+    // The largest of value(row) over the rows that share the scale of `row`, the row of this lane; at least 0. Groups
+    // within 32 rows meet by shuffles, what lies beyond is read.
+    template <class Value>
+    CLARY_DEVICE static float over_group(RowGroup group, int row, const Value& value) {
+        float top = larger_of(value(row), 0);
+        if ((group.mask & 32) != 0) top = larger_of(value(row ^ 32), top);
+        if ((group.mask & 64) != 0) {
+            top = larger_of(value(row ^ 64), top);
+            top = larger_of(value(row ^ 96), top);
+        }
+        CLARY_UNROLL
+        for (int bit = 1; bit < 32; bit *= 2)
+            if ((group.mask & bit) != 0) top = larger_of(T::shuffle_xor(top, bit), top);
         return top;
+    }
+    CLARY_DEVICE static float group_amax(RowGroup group, int row) {
+        return over_group(group, row, [](int other) { return at(kAmaxAt, other); });
     }
 
     // -- K and V --
@@ -237,7 +260,7 @@ class PackKernel {
         // Scales.
         float largest[2];
         tile_largest(kVAmaxAt, tile, largest);
-        float* const tile_scale = p.v_scale + slab.packed_row / tile;  // where there is one per tile
+        float* const tile_scale = p.v_scale + slab.packed_tile;  // where there is one per tile
         if (recipe.v_scale == VScale::kToken) {
             weigh_keys(p, slab, largest);
         } else {
@@ -333,7 +356,7 @@ class PackKernel {
                 const float amax = Channels::load({kCodesAt}, t * halves, (t + 1) * halves, slot);
                 scale[t][n] = numerics::detail::larger(amax / v_code_limit(p.desc.recipe), numerics::kScaleFloor);
                 if (t >= slab.tiles) continue;
-                p.v_scale[(slab.packed_row / tile + t) * kConfig.dim_v + Channels::channel(slot)] = scale[t][n];
+                p.v_scale[(slab.packed_tile + t) * kConfig.dim_v + Channels::channel(slot)] = scale[t][n];
             }
         }
         CLARY_UNROLL
@@ -396,9 +419,10 @@ class PackKernel {
             Bytes16 run = T::template load<Bytes16>({kCodesAt + static_cast<uint32_t>(place * 4)});
             if constexpr (VRow::kLanesPerRow == 16)
                 if ((flip & 2) != 0) run = Bytes16{{run.word[2], run.word[3], run.word[0], run.word[1]}};
-            const int t = part * 16 / tile;
+            const int t = part * 16 >> p.tile_shift;
             if (t >= slab.tiles) continue;
-            *reinterpret_cast<Bytes16*>(to + t * tile * kConfig.dim_v + channel * tile + part * 16 % tile) = run;
+            *reinterpret_cast<Bytes16*>(to + t * tile * kConfig.dim_v + channel * tile + (part * 16 & (tile - 1))) =
+                run;
         }
     }
 
@@ -440,18 +464,18 @@ class PackKernel {
         tile_bases(tile, base, good);
         const bool second = Row::thread() == 1;
         if (Row::thread() < slab.tiles)
-            p.tile_base[slab.packed_row / tile + Row::thread()] =
+            p.tile_base[slab.packed_tile + Row::thread()] =
                 of_half(good, second) ? of_half(base, second) : not_a_number();
         const float q_base = p.q_base[head];
         for (int row = Row::thread(); row < kSlab; row += kThreads) {
             const auto local_bias = [&](int key) { return at(kBiasAt, key) - of_half(base, key >= kSlab / 2); };
             float largest_local = 0;
             if (p.key_bias)
-                each_of_group(p, row, false, [&](int key) {
-                    const float local = fabsf(local_bias(key));
-                    if (finite(local)) largest_local = larger_of(local, largest_local);
+                largest_local = over_group(p.k_group, row, [&](int key) {
+                    const float size = fabsf(local_bias(key));
+                    return finite(size) ? size : 0.0f;
                 });
-            const float need = group_amax(p, row, false) / largest_code(p), local = local_bias(row);
+            const float need = group_amax(p.k_group, row) / largest_code(p), local = local_bias(row);
             const float scale = p.key_bias ? numerics::k_scale_for_bias(need, largest_local, q_base, p.a)
                                            : numerics::detail::larger(need, numerics::kScaleFloor);
             int units = 0;
@@ -501,7 +525,7 @@ class PackKernel {
     template <class R>
     CLARY_DEVICE static void keep_tail(const QuantizeParams& p, const Slab& slab, const R& x, int64_t head_dim,
                                        float* tail) {
-        const int tile = p.kv_rows.tile, keys = slab.count % tile;
+        const int tile = p.kv_rows.tile, keys = slab.count & (tile - 1);
         if (tail == nullptr || keys == 0) return;
         float* const to = tail + (slab.b * p.desc.kv_heads + slab.h) * tile * head_dim;
         CLARY_UNROLL

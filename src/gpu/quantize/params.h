@@ -7,7 +7,7 @@
 
 #include "core/packed.h"
 #include "gpu/header.h"
-#include "numerics/scale_groups.h"
+#include "gpu/quantize/groups.h"
 
 namespace clary::gpu {
 
@@ -17,7 +17,9 @@ struct QuantizeParams {
     Headers headers;  // to be written; null where a side is not wanted
     float a = 0;      // |softmax scale| log2 e; log2 e where scale is 0
     bool key_bias = false;
-    numerics::TileFamily family{};
+    RowGroup q_group, k_group;  // rows that share a scale
+    int32_t q_heads_per_kv = 1;
+    int32_t tile_shift = 0;  // log2 of the tile
 
     // Packed Q; q_codes null: not wanted.
     void* q_codes = nullptr;      // [.., row, code columns]
@@ -56,7 +58,10 @@ inline QuantizeParams quantize_params(const AttentionDesc& desc, int64_t kv_capa
     p.headers.expected_kv = expected_header(desc, kv_layout);
     p.a = score_factor(desc);
     p.key_bias = desc.recipe.key_bias();
-    p.family = tile_family(desc.recipe.family);
+    p.q_group = q_row_group(desc.recipe);
+    p.k_group = k_row_group(desc.recipe);
+    p.q_heads_per_kv = static_cast<int32_t>(desc.q_heads_per_kv());
+    p.tile_shift = desc.recipe.tile == 64 ? 6 : 7;
     if (packed_q != nullptr) {
         p.headers.q = section<PackedHeader>(q_layout, packed_q, "header");
         p.q_codes = section<void>(q_layout, packed_q, "q_codes");

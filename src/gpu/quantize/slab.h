@@ -9,11 +9,12 @@ namespace clary::gpu {
 
 struct Slab {
     bool exists = false, is_q = false;
-    int64_t b = 0, h = 0;    // sequence; head of Q, or of K and V
-    int64_t first = 0;       // row or key within the sequence
-    int count = 0;           // rows or keys that exist, 0..128
-    int tiles = 0;           // of K and V that are to be written
-    int64_t packed_row = 0;  // of `first`, over the whole section
+    int64_t b = 0, h = 0;     // sequence; head of Q, or of K and V
+    int64_t first = 0;        // row or key within the sequence
+    int count = 0;            // rows or keys that exist, 0..128
+    int tiles = 0;            // of K and V that are to be written
+    int64_t packed_row = 0;   // of `first`, over the whole section
+    int64_t packed_tile = 0;  // likewise, of K and V
     Sequence sequence;
 };
 
@@ -45,7 +46,8 @@ CLARY_DEVICE Slab slab_of(const QuantizeParams& p, int block) {
     }
     // Dense problems and caches have whole tiles of zeros up to their capacity, packed sequences only what they need.
     const int64_t rows = p.kv_rows.varlen ? left : p.kv_rows.rows - slab.first;
-    slab.tiles = static_cast<int>((clamp(rows, 0, kSlab) + p.kv_rows.tile - 1) / p.kv_rows.tile);
+    slab.tiles = (static_cast<int>(clamp(rows, 0, kSlab)) + p.kv_rows.tile - 1) >> p.tile_shift;
+    slab.packed_tile = slab.packed_row >> p.tile_shift;
     slab.exists = slab.tiles > 0;
     return slab;
 }

@@ -2,23 +2,22 @@
 // The vectors of every (sequence, kv head), one block each: c_k and v_mean (means over keys), c_q (mean over the rows of
 // all q heads of the kv head), q_base (the scale of Q's repeat 1), and the floor that v_scale=channel starts from.
 //
-// They are taken from a sample of at most kSample keys, and as many rows of Q: the sequence in kSample parts, one token of
+// They are taken from a sample of at most 512 keys, and as many rows of Q: the sequence in 512 parts, one token of
 // each, at a place that changes from part to part so that no period of the tokens (rows of an image, alternating signs)
-// falls in step with the sample. Up to kSample all are taken. A mean is a choice, not a result: softmax does not change
-// with c_k, the key bias restores c_q, the epilogue adds v_mean. The error of a sampled mean is 1/32 of a channel's
-// standard deviation, far below what smoothing is for (channels whose mean is many deviations). Values that are not finite
-// are left out.
+// falls in step with the sample. Up to 512 all are taken. A mean is a choice, not a result: softmax does not change
+// with c_k, the key bias restores c_q, the epilogue adds v_mean. The error of a sampled mean is 1/23 of a channel's
+// standard deviation, far below what smoothing is for (channels whose mean is many deviations). Rows with a
+// value that is not finite are left out.
 //
 // q_base: a row that needs more has its bias added in fp32, right but slow, so the largest need of the sample gets head
 // room of a factor 2 where it is not the largest of all. It costs nothing where rows are alike: 64 times the typical need
 // is larger then.
 //
-// Reads: (2 Q + K + V's share) kSample tokens. Shared memory: sums of every channel and wave.
+// Reads: 512 rows of Q twice, of K, and of V with smooth_v. Shared memory: sums of every channel and wave.
 #pragma once
 
 #include <cmath>
 
-#include "gpu/quantize/groups.h"
 #include "gpu/quantize/rows.h"
 #include "numerics/digits.h"
 
@@ -26,7 +25,7 @@ namespace clary::gpu {
 
 // Token i of a sample of `taken` from `count`.
 struct Sample {
-    static constexpr int64_t kMost = 1024;
+    static constexpr int64_t kMost = 512;
     int64_t count;
     CLARY_HD constexpr int64_t taken() const { return count < kMost ? count : kMost; }
     CLARY_HD constexpr int64_t operator()(int64_t i) const {
@@ -50,9 +49,10 @@ class StatisticsKernel {
 
   private:
     static constexpr int kWaves = kThreads / T::kLanes;
-    static constexpr uint32_t kSumsAt = 0;                           // [wave][channel by slot]
-    static constexpr uint32_t kMissingAt = kWaves * kLargerDim * 4;  // likewise
-    static constexpr uint32_t kNeedsAt = 2 * kMissingAt;             // [wave]: largest, sum, rows, -
+    static constexpr uint32_t kSumsAt = 0;                                  // [wave][channel by slot]
+    static constexpr uint32_t kRowsAt = kSumsAt + kWaves * kLargerDim * 4;  // [wave]
+    static constexpr uint32_t kNeedsAt = kRowsAt + 64;                      // [wave]: largest, sum, rows, -
+    static_assert(kWaves * 4 <= 64);
 
   public:
     static constexpr uint32_t kSharedBytes = kNeedsAt + kWaves * 16;
@@ -66,12 +66,12 @@ class StatisticsKernel {
         const Sequence s = sequence_of(desc, b);
         const int64_t head = b * desc.kv_heads + h;
         const bool with_q = desc.q.data != nullptr && s.q_len > 0;
-        const Sample keys{s.kv_len}, queries{with_q ? s.q_len * desc.q_heads_per_kv() : 0};
+        const Sample keys{s.kv_len}, queries{with_q ? s.q_len * p.q_heads_per_kv : 0};
         const auto key_row = [&](const Operand& operand) {
             return [token = token_address(desc, operand, b, h, s, false), keys](int64_t i) { return token(keys(i)); };
         };
         const auto query_row = [&](int64_t i) {
-            const int64_t row = queries(i), q_head = h * desc.q_heads_per_kv() + row / s.q_len;
+            const int64_t row = queries(i), q_head = h * p.q_heads_per_kv + row / s.q_len;
             return token_address(desc, desc.q, b, q_head, s, true)(row % s.q_len);
         };
 
@@ -120,46 +120,44 @@ class StatisticsKernel {
             vector[d] = d < head_dim ? from[d * given.stride[2]] : 0.0f;
     }
 
-    // The mean of each channel over rows [0, count) of a sample, from finite values; 0 where there are none.
+    // The mean of each channel over rows [0, count) of a sample that are finite; 0 where there are none.
     template <class R, class Address>
     CLARY_DEVICE static void mean(const Operand& operand, int64_t head_dim, int64_t count, const Address& address,
                                   float* result) {
         constexpr int kDim = R::kLanesPerRow * R::kColumns;
         constexpr int kAtOnce = kThreads / R::kLanesPerRow * R::kRows;  // rows
-        float sum[R::kColumns] = {}, missing[R::kColumns] = {};
+        float sum[R::kColumns] = {}, rows = 0;
         for (int64_t first = 0; first < count; first += kAtOnce) {
             R x;
             x.load(operand, head_dim, count - first, [&](int row) { return address(first + row); });
             CLARY_UNROLL
             for (int i = 0; i < R::kRows; ++i) {
+                const bool finite = x.largest(i) < INFINITY;
+                if (T::any(!finite) && !finite) x.clear_row(i);
+                rows += finite && R::row(i) < count - first ? 1.0f : 0.0f;
                 CLARY_UNROLL
-                for (int column = 0; column < R::kColumns; ++column) {
-                    const bool finite = fabsf(x.x[i][column]) < INFINITY;
-                    sum[column] += finite ? x.x[i][column] : 0.0f;
-                    missing[column] += finite ? 0.0f : 1.0f;
-                }
+                for (int column = 0; column < R::kColumns; ++column) sum[column] += x.x[i][column];
             }
         }
         T::block_sync();  // the sums of the vector before have been read
         CLARY_UNROLL
+        for (int mask = R::kLanesPerRow; mask < T::kLanes; mask *= 2) rows += T::shuffle_xor(rows, mask);
+        if (T::lane() == 0) T::store(word(kRowsAt, T::wave()), rows);
+        CLARY_UNROLL
         for (int column = 0; column < R::kColumns; ++column) {
             CLARY_UNROLL
-            for (int mask = R::kLanesPerRow; mask < T::kLanes; mask *= 2) {
+            for (int mask = R::kLanesPerRow; mask < T::kLanes; mask *= 2)
                 sum[column] += T::shuffle_xor(sum[column], mask);
-                missing[column] += T::shuffle_xor(missing[column], mask);
-            }
-            if (T::lane() >= R::kLanesPerRow) continue;
             // Lanes that hold neighbouring runs of 8 channels write neighbouring words.
             const int slot = column % 8 * (kDim / 8) + R::chunk(column / 8);
-            T::store(word(kSumsAt, T::wave() * kDim + slot), sum[column]);
-            T::store(word(kMissingAt, T::wave() * kDim + slot), missing[column]);
+            if (T::lane() < R::kLanesPerRow) T::store(word(kSumsAt, T::wave() * kDim + slot), sum[column]);
         }
         T::block_sync();
         for (int slot = R::thread(); slot < kDim; slot += kThreads) {
-            float total = 0, present = static_cast<float>(count);
+            float total = 0, present = 0;
             for (int wave = 0; wave < kWaves; ++wave) {
                 total += T::template load<float>(word(kSumsAt, wave * kDim + slot));
-                present -= T::template load<float>(word(kMissingAt, wave * kDim + slot));
+                present += T::template load<float>(word(kRowsAt, wave));
             }
             result[slot % (kDim / 8) * 8 + slot / (kDim / 8)] = present > 0 ? total / present : 0.0f;
         }
