@@ -55,16 +55,18 @@ std::string answer(const KernelRow& row, const Feature& feature, const Problem& 
 
 }  // namespace
 
-std::string support_table() {
+std::string support_table(DeviceType device) {
     std::string text =
-        "# What runs where\n\n"
+        (device == DeviceType::kCpu ? std::string("# What runs where\n\n")
+                                    : std::string("# What runs on NVIDIA GPUs\n\n")) +
         "Written by `support_table` (tests/cases) from the kernels' own answers; a test keeps it up to date. `clary "
         "explain`\ngives the reason for a *no*. *-*: the recipe has no such option.\n";
     const std::vector<Feature> list = features();
     std::map<std::string, std::vector<const KernelRow*>> backends;  // by backend and architecture
     for (const KernelTable& table : kernel_tables())
         for (const KernelRow& row : table)
-            backends[*row.arch ? fmt::format("{}:{}", row.backend, row.arch) : row.backend].push_back(&row);
+            if (row.device == device)
+                backends[*row.arch ? fmt::format("{}:{}", row.backend, row.arch) : row.backend].push_back(&row);
     std::map<std::string, std::string> bodies;  // table to the backends that it holds for
     for (const auto& [backend, rows] : backends) {
         std::string body = "| feature |", rule = "|---|";

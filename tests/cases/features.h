@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every kernel of this build takes, found by asking it: the table of docs/support.md.
+// What the kernels of this build take, found by asking them: the tables of docs/support.md (CPU memory) and
+// docs/support_cuda.md.
 #pragma once
 
 #include <string>
 
+#include "core/types.h"
+
 namespace clary::cases {
 
 // Markdown. The same on every machine: asks supports(), not whether the machine has the instructions.
-std::string support_table();
+std::string support_table(DeviceType device);
 
 }  // namespace clary::cases
