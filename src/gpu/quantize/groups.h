@@ -5,6 +5,7 @@
 
 #include "core/recipe.h"
 #include "numerics/constants.h"
+#include "numerics/formats.h"
 #include "numerics/scale_groups.h"
 
 namespace clary::gpu {
