@@ -2,7 +2,7 @@
 // The largest magnitude of each channel over the keys of a slab, or of each of its tiles.
 //
 // Every lane reduces its four rows, the lanes of a wave that hold the same channels join (within 64 keys, the smallest
-// tile), and the waves' results meet in shared memory: [kParts][channel in the order of slot()].
+// tile), and the waves' results meet in shared memory: [part][channel in the order of slot()].
 #pragma once
 
 #include "gpu/quantize/rows.h"
@@ -16,7 +16,8 @@ struct ChannelMaximum {
     static constexpr int kWaveQuads = T::kLanes / Row::kLanesPerRow;
     static constexpr int kPartQuads = kWaveQuads < kQuadsIn64Keys ? kWaveQuads : kQuadsIn64Keys;
     static constexpr int kParts = kSlab / Row::kRows / kPartQuads;
-    static constexpr uint32_t kBytes = kParts * kDim * 4;
+    static constexpr int kStride = kDim + 4;  // of parts: two that one wave of 64 lanes writes meet different banks
+    static constexpr uint32_t kBytes = kParts * kStride * 4;
 
     // Where channel d lies among kDim: lanes that hold neighbouring runs of 8 channels meet different banks.
     CLARY_HD static constexpr int slot(int d) { return d % 8 * (kDim / 8) + d / 8; }
@@ -34,7 +35,7 @@ struct ChannelMaximum {
             CLARY_UNROLL
             for (int mask = Row::kLanesPerRow; mask < Row::kLanesPerRow * kPartQuads; mask *= 2)
                 top = T::max(top, T::shuffle_xor(top, mask));
-            const int at = part * kDim + slot(Row::channel(column));
+            const int at = part * kStride + slot(Row::channel(column));
             if (writes) T::store(parts + static_cast<uint32_t>(at * 4), top * rows.norm);
         }
     }
@@ -43,7 +44,7 @@ struct ChannelMaximum {
         constexpr int kPartsIn64Keys = kParts / 2;
         float top = 0;
         for (int part = first * kPartsIn64Keys; part < end * kPartsIn64Keys; ++part)
-            top = T::max(top, T::template load<float>(parts + static_cast<uint32_t>((part * kDim + slot) * 4)));
+            top = T::max(top, T::template load<float>(parts + static_cast<uint32_t>((part * kStride + slot) * 4)));
         return top;
     }
 };

@@ -18,7 +18,7 @@ class ChannelScaleKernel {
 
   public:
     static constexpr int kThreads = Row::kSlabThreads > T::kLanes ? Row::kSlabThreads : T::kLanes;
-    static constexpr int kBlocks = kThreads >= 512 ? 1 : 512 / kThreads;
+    static constexpr int kBlocks = kThreads >= 512 ? 1 : (Row::kChunks == 3 ? 384 : 512) / kThreads;
     static constexpr uint32_t kSharedBytes = Channels::kBytes;
 
     CLARY_DEVICE static void run(const QuantizeParams& p) {

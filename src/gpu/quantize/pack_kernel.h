@@ -35,7 +35,7 @@ class PackKernel {
 
   public:
     static constexpr int kThreads = larger(larger(Row::kSlabThreads, VRow::kSlabThreads), T::kLanes);
-    static constexpr int kBlocks = kThreads >= 512 ? 1 : 512 / kThreads;
+    static constexpr int kBlocks = larger(1, (Row::kChunks == 3 || VRow::kChunks == 3 ? 384 : 512) / kThreads);
 
   private:
     // Byte offsets into shared memory; [128] each but the last two.

@@ -151,8 +151,14 @@ struct Rows {
         Pair low{0, 0}, high{0, 0};
         if (first_row() < kSlab) {
             const SharedAddress from{array + static_cast<uint32_t>(first_row() * 4)};
-            low = T::template load<Pair>(from);
-            high = T::template load<Pair>(from + 32);
+            const bool second = quad() / 8 % 2 != 0;
+            low = T::template load<Pair>(from + (second ? 32 : 0));
+            high = T::template load<Pair>(from + (second ? 0 : 32));
+            if (second) {
+                const Pair other = low;
+                low = high;
+                high = other;
+            }
         }
         value[0] = low.a;
         value[1] = low.b;
