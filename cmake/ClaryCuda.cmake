@@ -8,6 +8,7 @@ set(CLARY_CUDA_HEAD_DIMS 32 64 96 128 192 256 192v128 64v128 CACHE STRING
 set(CLARY_CUDA_RECIPES int8_int8 int8_fp16 int8_bf16 fp16_fp16 bf16_bf16 CACHE STRING "Recipes with kernels")
 set(CLARY_CUDA_TARGET "" CACHE STRING
     "For tests: compile every architecture with the instructions of this one (75, 80, 89), which later chips run too")
+option(CLARY_CUDA_LINEINFO "Source lines for profilers and compute-sanitizer: ten times the size" OFF)
 mark_as_advanced(CLARY_CUDA_TARGET)
 
 foreach(arch ${CLARY_CUDA_ARCHS})

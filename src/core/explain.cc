@@ -56,9 +56,14 @@ const KernelRow* elsewhere(const AttentionDesc& desc, const Choice& choice) {
 std::string explain_json(const AttentionDesc& desc, std::string_view backend, const Choice& choice,
                          std::span<const KernelTable> tables, const Context& context) {
     std::vector<std::string> others;
-    for (const Rejection& rejection : choice.rejections)
-        others.push_back(
-            fmt::format(R"({{"kernel":"{}","reason":{}}})", rejection.row->name, quoted(rejection.reason)));
+    for (const Rejection& rejection : choice.rejections) {
+        std::string reason = rejection.reason;
+        // A kernel of another machine may refuse the problem as well.
+        if (std::string more = rejection.row->supports(desc);
+            rejection.row->device == desc.device && !more.empty() && more != reason)
+            reason += "; " + more;
+        others.push_back(fmt::format(R"({{"kernel":"{}","reason":{}}})", rejection.row->name, quoted(reason)));
+    }
     for (const KernelTable& table : tables)
         for (const KernelRow& row : table) {
             const bool listed = &row == choice.row || std::any_of(choice.rejections.begin(), choice.rejections.end(),
