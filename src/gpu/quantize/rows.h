@@ -304,11 +304,21 @@ struct Rows {
     }
 };
 
-// Rows first, first + 1, ... of one (sequence, head) for Rows::load.
+// Rows first, first + 1, ... of one (sequence, head) for Rows::load. Only pages need a look-up per row.
 struct RowsFrom {
     TokenAddress token;
     int64_t first;
-    CLARY_DEVICE const void* operator()(int row) const { return token(first + row); }
+    const char* base;
+    int64_t step;  // bytes
+
+    CLARY_DEVICE RowsFrom(const TokenAddress& token_, int64_t first_)
+        : token(token_),
+          first(first_),
+          base(token.paged ? nullptr : static_cast<const char*>(token(first))),
+          step(token.operand.token_stride * dtype_size(token.operand.dtype)) {}
+    CLARY_DEVICE const void* operator()(int row) const {
+        return token.paged ? token(first + row) : static_cast<const void*>(base + row * step);
+    }
 };
 
 }  // namespace clary::gpu
