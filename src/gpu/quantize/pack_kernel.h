@@ -260,21 +260,20 @@ class PackKernel {
         // Scales.
         float largest[2];
         tile_largest(kVAmaxAt, tile, largest);
-        float* const tile_scale = p.v_scale + slab.packed_tile;  // where there is one per tile
         if (recipe.v_scale == VScale::kToken) {
             weigh_keys(p, slab, largest);
+            if (Row::thread() < slab.tiles)
+                p.v_scale[slab.packed_tile + Row::thread()] = v_tile_scale(of_half(largest, Row::thread() == 1));
         } else {
             for (int row = Row::thread(); row < kSlab; row += kThreads) put(kBiasAt, row, 0);
         }
-        if (recipe.v_scale == VScale::kToken && Row::thread() < slab.tiles)
-            tile_scale[Row::thread()] = v_tile_scale(of_half(largest, Row::thread() == 1));
         if (recipe.v_scale == VScale::kChannel)
             for (int slot = Row::thread(); slot < kConfig.dim_v; slot += kThreads)
                 put(kChannelsAt, slot, 1.0f / p.v_scale[head * kConfig.dim_v + Channels::channel(slot)]);
         if (recipe.v_scale == VScale::kNone) {
             const float power[2] = {power_of_two(recipe, largest[0]), power_of_two(recipe, largest[1])};
             if (p.v_scale != nullptr && Row::thread() < slab.tiles)
-                tile_scale[Row::thread()] = of_half(power, Row::thread() == 1);
+                p.v_scale[slab.packed_tile + Row::thread()] = of_half(power, Row::thread() == 1);
             T::block_sync();
             store_v_rows(p, slab, x, power);
             return;
@@ -284,9 +283,13 @@ class PackKernel {
             return;
         }
         T::block_sync();
-        float inverse[VRow::kRows] = {};
-        if (recipe.v_scale == VScale::kToken) VRow::get(kVInverseAt, inverse);
-        stage_codes(p, x, inverse, 0, kSlab);
+        if (recipe.v_scale == VScale::kToken) {
+            float inverse[VRow::kRows];
+            VRow::get(kVInverseAt, inverse);
+            stage_codes<false>(p, x, inverse, 0, kSlab);
+        } else {
+            stage_codes<true>(p, x, nullptr, 0, kSlab);
+        }
         T::block_sync();
         store_v_codes(p, slab);
     }
@@ -369,8 +372,7 @@ class PackKernel {
                 if (slot < kConfig.dim_v) put(kChannelsAt, slot, 1.0f / scale[t][n]);
             }
             T::block_sync();
-            const float none[VRow::kRows] = {};
-            stage_codes(p, x, none, t * tile, (t + 1) * tile);
+            stage_codes<true>(p, x, nullptr, t * tile, (t + 1) * tile);
         }
         T::block_sync();
         store_v_codes(p, slab);
@@ -380,19 +382,23 @@ class PackKernel {
     // Codes of the lane's keys within [begin, end) to [channel][key in V's order]: the four keys of a lane are one word.
     // The word of quad q and run c of channels lies at q ^ swizzle(c): 32 lanes meet 32 banks.
     CLARY_DEVICE static int swizzle(int chunk) { return chunk % VRow::kLanesPerRow * (32 / VRow::kLanesPerRow); }
+    template <bool kPerChannel>
     CLARY_DEVICE static void stage_codes(const QuantizeParams& p, const VRow& x, const float* inverse, int begin,
                                          int end) {
-        const bool per_channel = p.desc.recipe.v_scale != VScale::kToken;
-        const bool fp8 = p.desc.recipe.pv == Format::kFp8;
+        const bool fp8 = kPerChannel && p.desc.recipe.pv == Format::kFp8;
         const int quad = VRow::quad();
         if (VRow::first_row() < begin || VRow::first_row() >= end) return;
+        float factor[VRow::kRows];
+        CLARY_UNROLL
+        for (int i = 0; i < VRow::kRows; ++i) factor[i] = kPerChannel ? 0.0f : inverse[i] * x.norm;
         CLARY_UNROLL
         for (int column = 0; column < VRow::kColumns; ++column) {
             const int channel = VRow::channel(column);
-            const float scale = per_channel ? at(kChannelsAt, Channels::slot(channel)) : 1.0f;
-            float factor[VRow::kRows];
-            CLARY_UNROLL
-            for (int i = 0; i < VRow::kRows; ++i) factor[i] = (per_channel ? scale : inverse[i]) * x.norm;
+            if constexpr (kPerChannel) {
+                const float scale = at(kChannelsAt, Channels::slot(channel)) * x.norm;
+                CLARY_UNROLL
+                for (int i = 0; i < VRow::kRows; ++i) factor[i] = scale;
+            }
             uint32_t word = 0;
             if (fp8)
                 word = fp8_codes(x, column, factor);
