@@ -42,7 +42,8 @@ class AttentionKernel {
     static constexpr bool kIntQk = c.qk == Element::kS8, kIntPv = c.v == Element::kS8;
     static constexpr Element kP = kIntPv ? Element::kU8 : c.v;
     static constexpr bool kPermutedV = kIntPv && T::kChip.vendor == Vendor::kNvidia;
-    // Scores stay integers until P where a lane's K scales lie in registers; else they become base-2 floats first.
+    // Scores stay integers until P in tiles without masks whose K scales lie in registers; else they become base-2
+    // floats first.
     static constexpr bool kIntScores = c.key_scales == KeyScales::kLane && !c.biased;
     using ScoreAtom = Product<T::kChip, c.qk, c.qk, kIntQk ? Element::kS32 : Element::kF32>;
     using OutAtom = Product<T::kChip, kP, c.v, kIntPv ? Element::kS32 : Element::kF32>;
@@ -65,11 +66,12 @@ class AttentionKernel {
     static constexpr int kOutSteps = c.tile_k / OutAtom::kDepth;
     static constexpr int kRows = kScoreM * kResultRows<ScoreAtom>;  // of a lane
     static constexpr int kAtOnce = 2;                               // atoms whose K or V operands are loaded together
+    static constexpr int kOutGroup = kOutN % 8 == 0 ? 8 : 4;        // atoms of channels whose T is held at once
 
     static_assert(c.tile_q % c.waves == 0 && kWaveRows % ScoreAtom::kQueries == 0 && kWaveRows % OutAtom::kQueries == 0,
                   "whole atoms in every wave");
     static_assert(c.head_dim % ScoreAtom::kDepth == 0 && c.tile_k % OutAtom::kDepth == 0, "whole steps of depth");
-    static_assert(kScoreN % kAtOnce == 0 && kOutN % kAtOnce == 0, "atoms are taken in pairs");
+    static_assert(kScoreN % kAtOnce == 0 && kOutN % kOutGroup == 0, "atoms are taken in pairs");
     static_assert(kRows == kOutM * kResultRows<OutAtom>, "both products leave a lane the same rows");
     static_assert(c.tile_k % kScaleKeys == 0, "whole groups of K scales");
     static_assert(!c.key_bias || kIntQk, "digits are integers");
@@ -85,7 +87,8 @@ class AttentionKernel {
     using CopyValues = CopyTile<T, ValueTile, kThreads>;
     using Output = OutputRows<T, OutAtom, kOutM, kOutN>;
     using Scores = Fragment<Score, ScoreAtom::kResults>[kScoreM][kScoreN];
-    using Exponents = Fragment<std::conditional_t<kIntScores, int32_t, float>, ScoreAtom::kResults>[kScoreM][kScoreN];
+    using Queries = Fragment<uint32_t, kQueryRegisters<ScoreAtom>>[kScoreM];
+    using Exponents = Fragment<float, ScoreAtom::kResults>[kScoreM][kScoreN];        // base-2 scores
     using Weights = Fragment<uint32_t, kQueryRegisters<OutAtom>>[kOutM][kOutSteps];  // P
 
     // K's scales and V's weights of a tile, copied as one run of bytes.
@@ -117,7 +120,6 @@ class AttentionKernel {
 
   private:
     static constexpr float kInfinity = __builtin_huge_valf();
-    static constexpr int32_t kMasked = INT32_MIN;                          // no score of products is this low
     static constexpr float kPTop = kIntPv ? numerics::kPUint8Max : 1.0f;   // what P = 1 becomes,
     static constexpr float kPLog2Top = kIntPv ? 7.99435343685886f : 0.0f;  // and its base-2 logarithm
 
@@ -136,31 +138,34 @@ class AttentionKernel {
     }
     // Number of a result's K scale among those that the lane holds of 64 keys.
     CLARY_HD static constexpr int scale_slot(int i) { return ScoreAtom::result_at(0, i).col % 8 / 2; }
-    static constexpr int kScaleSlots = kIntScores ? scale_slot(ScoreAtom::kResults - 1) + 1 : 1;
-    static constexpr int kScaleGroups = kIntScores ? c.tile_k / kScaleKeys : 1;
+    static constexpr int kScaleSlots = scale_slot(ScoreAtom::kResults - 1) + 1;
+    static constexpr int kScaleGroups = c.tile_k / kScaleKeys;
     static constexpr int kGroupN = kScoreN / kScaleGroups;
-    using Factors = float[kRows][kScaleGroups][kScaleSlots];  // base 2 per unit of Exponents
+    struct Factors {  // base 2 per unit of S
+        float of[kRows][kScaleGroups][kScaleSlots];
+    };
 
     // The score that is element e of P's operand: which of the lane's S it becomes.
-    struct Source {
+    struct Place {
         int m, n, i;
-        friend constexpr bool operator==(const Source&, const Source&) = default;
+        friend constexpr bool operator==(const Place&, const Place&) = default;
     };
-    CLARY_HD static constexpr Source source(int lane, int m_out, int step, int e) {
+    CLARY_HD static constexpr Place score_of(int lane, int m_out, int step, int e) {
         const Coord at = OutAtom::query_at(lane, e);
         const int row = m_out * OutAtom::kQueries + at.row, position = step * OutAtom::kDepth + at.col;
         const int key = kPermutedV ? static_cast<int>(numerics::v_token(position)) : position;
-        Source s{row / ScoreAtom::kQueries, key / ScoreAtom::kOthers, 0};
+        Place s{row / ScoreAtom::kQueries, key / ScoreAtom::kOthers, 0};
         while (ScoreAtom::result_at(lane, s.i) != Coord{row % ScoreAtom::kQueries, key % ScoreAtom::kOthers}) ++s.i;
         return s;
     }
-    static constexpr bool sources_agree() {  // a lane other than 0 finds each score at the same place
+    static constexpr bool scores_agree() {  // a lane other than 0 finds each score at the same place
         for (int lane = 1; lane < T::kLanes; ++lane)
             for (int e = 0; e < OutAtom::kQueryElements; ++e)
-                if (source(lane, kOutM - 1, kOutSteps - 1, e) != source(0, kOutM - 1, kOutSteps - 1, e)) return false;
+                if (score_of(lane, kOutM - 1, kOutSteps - 1, e) != score_of(0, kOutM - 1, kOutSteps - 1, e))
+                    return false;
         return true;
     }
-    static_assert(sources_agree(), "S becomes P's operand within the lane");
+    static_assert(scores_agree(), "S becomes P's operand within the lane");
     // The slot of the row that a register of Q's operand belongs to.
     CLARY_HD static constexpr int query_slot(int m, int reg) {
         int slot = 0;
@@ -200,12 +205,15 @@ class AttentionKernel {
     CLARY_DEVICE void block() {
         const int first = T::wave() * kWaveRows;
         const bool works = first < rows_;  // a wave without rows only helps to copy
-        const TileRange range = TileRange::of(span_of(0, c.tile_q - 1), c.tile_k);
+        const TileRange range = TileRange::some(span_of(0, c.tile_q - 1), c.tile_k);
+        const Source source = source_of_tiles();
+        if (!weighted()) store_plain_weights();
         if (range.has(range.first())) fetch_queries();
         int fetched = range.first(), stage_fetched = 0;
         CLARY_UNROLL
-        for (int i = 0; i < c.stages - 1; ++i) fetch_next(range, fetched, stage_fetched);
+        for (int i = 0; i < c.stages - 1; ++i) fetch_next(source, range, fetched, stage_fetched);
         const VisibleSpan visible = span_of(first, first + kWaveRows - 1);
+        const TileRange some = TileRange::some(visible, c.tile_k), all = TileRange::all(visible, c.tile_k);
         start_rows();
         for (int tile = range.first(), stage = 0; range.has(tile); tile = range.after(tile)) {
             if (c.stages > 2 && range.has(fetched))
@@ -213,10 +221,8 @@ class AttentionKernel {
             else
                 T::template wait<0, kStageCopies>();
             T::block_sync();  // the tile is there for all waves, and nobody reads the tile before it any more
-            fetch_next(range, fetched, stage_fetched);
-            const int key = tile * c.tile_k;
-            if (works && visible.some_see_some(key, key + c.tile_k))
-                step(tile, stage, !visible.all_see_all(key, key + c.tile_k));
+            fetch_next(source, range, fetched, stage_fetched);
+            if (works && some.has(tile)) step(tile, stage, !all.has(tile));
             stage = stage + 1 == c.stages ? 0 : stage + 1;
         }
         T::block_sync();  // the tiles' memory is free
@@ -238,31 +244,60 @@ class AttentionKernel {
             return static_cast<const char*>(p_.q_codes) + packed_row(row_at(row)) * kRowBytes;
         });
     }
+    // Where the calling thread's parts of tile 0 begin; those of the others lie whole tiles behind.
+    struct Source {
+        const char *keys, *digits, *values;
+        const char* vectors[kVectorCopies + 1];
+        int vector_step[kVectorCopies + 1];  // bytes from tile to tile; 0: no part
+    };
+    CLARY_DEVICE Source source_of_tiles() const {
+        Source source;
+        const char* const keys = static_cast<const char*>(p_.k_codes) + kv_row_ * kRowBytes;
+        source.keys = CopyKeys::template part_of<kRowBytes>(keys);
+        source.digits = CopyDigits::template part_of<kRowBytes>(keys + c.head_dim);
+        source.values = CopyValues::template part_of<ValueTile::kRowBytes>(static_cast<const char*>(p_.v_codes) +
+                                                                           kv_row_ * (c.head_dim_v * kVBytes));
+        CLARY_UNROLL
+        for (int copy = 0; copy < kVectorCopies; ++copy) {
+            const int byte = vector_byte(copy);
+            source.vectors[copy] = nullptr;
+            source.vector_step[copy] = 0;
+            if (byte < kScaleBytes) {
+                source.vectors[copy] = reinterpret_cast<const char*>(p_.k_scale + kv_row_) + byte;
+                source.vector_step[copy] = kScaleBytes;
+            } else if (weighted() && byte < kScaleBytes + kWeightBytes) {
+                source.vectors[copy] = reinterpret_cast<const char*>(p_.v_weight + kv_row_) + (byte - kScaleBytes);
+                source.vector_step[copy] = kWeightBytes;
+            }
+        }
+        return source;
+    }
+    CLARY_DEVICE static int vector_byte(int copy) { return (copy * kThreads + T::wave() * T::kLanes + T::lane()) * 16; }
     // Sets off the copy of the next tile, one group. (Q travels with the first.)
-    CLARY_DEVICE void fetch_next(const TileRange& range, int& tile, int& stage) const {
+    CLARY_DEVICE static void fetch_next(const Source& source, const TileRange& range, int& tile, int& stage) {
         if (!range.has(tile)) return;
-        const int64_t row = kv_row_ + static_cast<int64_t>(tile) * c.tile_k;
-        const char* const keys = static_cast<const char*>(p_.k_codes) + row * kRowBytes;
-        CopyKeys::issue(key_tile(stage), keys, kRowBytes);
-        if constexpr (c.key_bias) CopyDigits::issue(digit_tile(stage), keys + c.head_dim, kRowBytes);
-        const char* const values = static_cast<const char*>(p_.v_codes) + row * (c.head_dim_v * kVBytes);
-        CopyValues::issue(value_tile(stage), values, ValueTile::kRowBytes);
-        fetch_vectors(row, stage);
+        const int64_t index = tile;
+        const char* const keys = source.keys + index * (c.tile_k * kRowBytes);
+        CopyKeys::template issue_part<kRowBytes>(key_tile(stage), keys);
+        if constexpr (c.key_bias)
+            CopyDigits::template issue_part<kRowBytes>(digit_tile(stage),
+                                                       source.digits + index * (c.tile_k * kRowBytes));
+        CopyValues::template issue_part<ValueTile::kRowBytes>(value_tile(stage),
+                                                              source.values + index * ValueTile::kBytes);
+        CLARY_UNROLL
+        for (int copy = 0; copy < kVectorCopies; ++copy)
+            T::copy16(stage_at(stage) + kScalesAt + static_cast<uint32_t>(vector_byte(copy)),
+                      source.vectors[copy] + index * source.vector_step[copy], true, source.vector_step[copy] != 0);
         T::commit();
         tile = range.after(tile);
         stage = stage + 1 == c.stages ? 0 : stage + 1;
     }
-    CLARY_DEVICE void fetch_vectors(int64_t row, int stage) const {
-        const int thread = T::wave() * T::kLanes + T::lane();
-        CLARY_UNROLL
-        for (int copy = 0; copy < kVectorCopies; ++copy) {
-            const int byte = (copy * kThreads + thread) * 16;
-            const bool active = byte < kScaleBytes + (weighted() ? kWeightBytes : 0);
-            const char* const from = byte < kScaleBytes
-                                         ? reinterpret_cast<const char*>(p_.k_scale + row) + byte
-                                         : reinterpret_cast<const char*>(p_.v_weight + row) + (byte - kScaleBytes);
-            T::copy16(stage_at(stage) + kScalesAt + static_cast<uint32_t>(byte), from, active, active);
-        }
+    // Without scales per token every key of a full tile counts the same: 15 of 15.
+    CLARY_DEVICE static void store_plain_weights() {
+        for (int stage = 0; stage < c.stages; ++stage)
+            for (int word = T::wave() * T::kLanes + T::lane(); word < kWeightBytes / 4; word += kThreads)
+                T::store(stage_at(stage) + kWeightsAt + static_cast<uint32_t>(word * 4),
+                         0x01010101u * numerics::kWeightUnit);
     }
 
     CLARY_DEVICE bool weighted() const { return kIntPv && p_.v_weight != nullptr; }
@@ -286,36 +321,32 @@ class AttentionKernel {
 
     // -- one tile --
     CLARY_DEVICE void step(int tile, int stage, bool masked) {
+        // Read early: the products hide how long it takes.
+        const int64_t tile_index = kv_row_ / c.tile_k + tile;
+        const float base = p_.tile_base ? p_.tile_base[tile_index] : 0.0f;
+        const VScale v_scale = p_.desc.recipe.v_scale;
+        const bool by_tile = p_.v_scale && v_scale != VScale::kChannelTile && v_scale != VScale::kChannel;
+        const float value_scale = by_tile ? p_.v_scale[tile_index] : 1.0f;
+
         Scores s;
         scores(stage, s);
         Weights p;
-        const int64_t tile_index = kv_row_ / c.tile_k + tile;
-        const float base = p_.tile_base ? p_.tile_base[tile_index] : 0.0f;
-        if constexpr (kIntScores) {
-            if (masked) mask(tile * c.tile_k, s);
-            softmax(stage, base, s, p);
-        } else {
+        if (!kIntScores || masked) {
             Exponents x;
             scale(stage, s, x);
             if constexpr (c.biased) add_bias(tile * c.tile_k, x);
             if (masked) mask(tile * c.tile_k, x);
-            softmax(stage, base, x, p);
+            softmax<false>(stage, base, x, {}, p);
+        } else if constexpr (kIntScores) {
+            Factors factor;
+            factors(stage, factor);
+            softmax<true>(stage, base, s, factor, p);
         }
-        accumulate(tile_index, stage, p);
+        accumulate(tile_index, stage, value_scale, p);
     }
 
     CLARY_DEVICE void scores(int stage, Scores& s) const {
         static_for<kScoreM, kScoreN>([&](auto m, auto n) { s[m][n].fill(0); });
-        using Queries = Fragment<uint32_t, kQueryRegisters<ScoreAtom>>[kScoreM];
-        CLARY_UNROLL
-        for (int d = 0; d < kScoreSteps; ++d) {
-            Queries query;
-            CLARY_UNROLL
-            for (int m = 0; m < kScoreM; ++m)
-                query[m] = T::template load_query<ScoreAtom>(
-                    query_tile(), T::wave() * kWaveRows + m * ScoreAtom::kQueries, d * ScoreAtom::kDepth);
-            multiply(query, key_tile(stage), d * ScoreAtom::kDepth, s);
-        }
         if constexpr (c.key_bias) {
             // Every digit column of a row of Q holds its repeat.
             Queries query;
@@ -323,12 +354,25 @@ class AttentionKernel {
                 [&](auto m, auto reg) { query[m][reg] = repeat_[query_slot(m, reg)]; });
             CLARY_UNROLL
             for (int d = 0; d < kDigitSteps; ++d) multiply(query, digit_tile(stage), d * ScoreAtom::kDepth, s);
-            if (loud_) add_loud_bias(stage, s);
+        } else {
+            multiply_step(0, stage, s);
         }
+        CLARY_NO_UNROLL  // a real loop: its steps have products enough to hide the loads
+            for (int d = c.key_bias ? 0 : 1; d < kScoreSteps; ++d) multiply_step(d, stage, s);
+        if constexpr (c.key_bias)
+            if (loud_) add_loud_bias(stage, s);
+    }
+    CLARY_DEVICE static void multiply_step(int d, int stage, Scores& s) {
+        Queries query;
+        CLARY_UNROLL
+        for (int m = 0; m < kScoreM; ++m)
+            query[m] = T::template load_query<ScoreAtom>(query_tile(), T::wave() * kWaveRows + m * ScoreAtom::kQueries,
+                                                         d * ScoreAtom::kDepth);
+        multiply(query, key_tile(stage), d * ScoreAtom::kDepth, s);
     }
     // s += query times one step of the tile's depth.
-    template <class Query, class TileType, class Result>
-    CLARY_DEVICE static void multiply(const Query& query, TileType tile, int depth, Result& s) {
+    template <class TileType>
+    CLARY_DEVICE static void multiply(const Queries& query, TileType tile, int depth, Scores& s) {
         CLARY_UNROLL
         for (int n = 0; n < kScoreN; n += kAtOnce) {
             const auto keys = T::template load_other<ScoreAtom, kAtOnce>(tile, n * ScoreAtom::kOthers, depth);
@@ -346,7 +390,7 @@ class AttentionKernel {
         float ratio[kRows];
         static_for<kRows>([&](auto r) { ratio[r] = repeat_[r] == 0 ? unit / factor_[r] : 0.0f; });
         // Queries of ones add up the digits.
-        Fragment<uint32_t, kQueryRegisters<ScoreAtom>> ones[kScoreM];
+        Queries ones;
         Scores units;
         static_for<kScoreM>([&](auto m) { ones[m].fill(0x01010101u); });
         static_for<kScoreM, kScoreN>([&](auto m, auto n) { units[m][n].fill(0); });
@@ -389,25 +433,25 @@ class AttentionKernel {
             const VisibleKeys keys = VisibleKeys::of(p_.desc, sequence_, row_of_slot(r).query);
             for_scores([&](auto m, auto n, auto i) {
                 if (row_of(m, i) != r || keys.sees(first + key_of(n, i))) return;
-                if constexpr (kIntScores)
-                    x[m][n][i] = kMasked;
-                else
-                    x[m][n][i] = -kInfinity;
+                x[m][n][i] = -kInfinity;
             });
         });
     }
 
-    // -- online softmax over tile-local maxima: P of the tile, its row sums and its weight c --
-    CLARY_DEVICE void softmax(int stage, float base, const Exponents& x, Weights& p) {
-        Factors factor;
+    CLARY_DEVICE void factors(int stage, Factors& factor) const {
         static_for<kScaleGroups, kScaleSlots>([&](auto g, auto slot) {
-            float scale = 1;
-            if constexpr (kIntScores)
-                scale = key_scale(stage, g * kScaleKeys + ScoreAtom::result_at(T::lane(), 0).col % 8 + 2 * slot);
-            static_for<kRows>([&](auto r) { factor[r][g][slot] = kIntScores ? factor_[r] * scale : 1.0f; });
+            const int key = g * kScaleKeys + ScoreAtom::result_at(T::lane(), 0).col % 8 + 2 * slot;
+            const float scale = key_scale(stage, key);
+            static_for<kRows>([&](auto r) { factor.of[r][g][slot] = factor_[r] * scale; });
         });
+    }
+
+    // -- online softmax over tile-local maxima: P of the tile, its row sums and its weight c --
+    // x: S, with factors (kIntegers), or base-2 scores.
+    template <bool kIntegers, class X>
+    CLARY_DEVICE void softmax(int stage, float base, const X& x, const Factors& factor, Weights& p) {
         float top[kRows], shift[kRows], rescale[kRows];
-        row_maxima(x, factor, top);
+        row_maxima<kIntegers>(x, factor, top);
         bool moves = false;
         static_for<kRows>([&](auto r) {
             top[r] = T::row_max(top[r]);
@@ -423,25 +467,24 @@ class AttentionKernel {
         });
         if (T::any(moves)) rescale_rows(rescale);
         if (p_.desc.want_lse)
-            make_p<true>(stage, x, factor, shift, p);
+            make_p<kIntegers, true>(stage, x, factor, shift, p);
         else
-            make_p<false>(stage, x, factor, shift, p);
+            make_p<kIntegers, false>(stage, x, factor, shift, p);
     }
 
-    CLARY_DEVICE static void row_maxima(const Exponents& x, const Factors& factor, float (&top)[kRows]) {
+    template <bool kIntegers, class X>
+    CLARY_DEVICE static void row_maxima(const X& x, const Factors& factor, float (&top)[kRows]) {
         static_for<kRows>([&](auto r) { top[r] = -kInfinity; });
-        if constexpr (kIntScores) {
+        if constexpr (kIntegers) {
             int32_t highest[kRows][kScaleGroups][kScaleSlots];
             static_for<kRows, kScaleGroups, kScaleSlots>(
-                [&](auto r, auto g, auto slot) { highest[r][g][slot] = kMasked; });
+                [&](auto r, auto g, auto slot) { highest[r][g][slot] = INT32_MIN; });
             for_scores([&](auto m, auto n, auto i) {
                 int32_t& high = highest[row_of(m, i)][n / kGroupN][scale_slot(i)];
                 high = x[m][n][i] > high ? x[m][n][i] : high;
             });
             static_for<kRows, kScaleGroups, kScaleSlots>([&](auto r, auto g, auto slot) {
-                const int32_t high = highest[r][g][slot];
-                const float score = static_cast<float>(high) * factor[r][g][slot];
-                top[r] = T::max(top[r], high == kMasked ? -kInfinity : score);
+                top[r] = T::max(top[r], static_cast<float>(highest[r][g][slot]) * factor.of[r][g][slot]);
             });
         } else {
             for_scores([&](auto m, auto n, auto i) { top[row_of(m, i)] = T::max(top[row_of(m, i)], x[m][n][i]); });
@@ -456,27 +499,24 @@ class AttentionKernel {
         for_out([&](auto m, auto n, auto i) { out_[m][n][i] *= rescale[Output::row_of(m, i)]; });
     }
 
-    template <bool kWantLse>
-    CLARY_DEVICE void make_p(int stage, const Exponents& x, const Factors& factor, const float (&shift)[kRows],
-                             Weights& p) {
+    template <bool kIntegers, bool kWantLse, class X>
+    CLARY_DEVICE void make_p(int stage, const X& x, const Factors& factor, const float (&shift)[kRows], Weights& p) {
         int32_t whole[kRows];  // row sums of P in bytes, each times 15 or its weight
         float sum[kRows], exact[kRows];
         static_for<kRows>([&](auto r) {
             whole[r] = 0;
             sum[r] = exact[r] = 0;
         });
+        uint32_t byte_weights[kOutSteps][kQueryRegisters<OutAtom>];
+        if constexpr (kIntPv) load_weights(stage, byte_weights);
         static_for<kOutSteps, kOutM, kQueryRegisters<OutAtom>>([&](auto step, auto m, auto reg) {
-            constexpr Source first = source(0, m, step, reg * OutAtom::kRun);
+            constexpr Place first = score_of(0, m, step, reg * OutAtom::kRun);
             constexpr int r = row_of(first.m, first.i);
             float e[OutAtom::kRun];
-            exponentials<step, m, reg>(x, factor, shift[r], e);
+            exponentials<kIntegers, step, m, reg>(x, factor, shift[r], e);
             uint32_t& word = p[m][step][reg];
             if constexpr (kIntPv) {
-                const int position = step * OutAtom::kDepth + OutAtom::query_at(T::lane(), reg * OutAtom::kRun).col;
-                uint32_t weights = 0x01010101u * numerics::kWeightUnit;
-                if (weighted())
-                    weights =
-                        T::template load<uint32_t>(stage_at(stage) + kWeightsAt + static_cast<uint32_t>(position));
+                const uint32_t weights = byte_weights[step][word_of_weights(reg)];
                 word = T::template pack4<Element::kU8>(e[0], e[1], e[2], e[3]);
                 whole[r] = T::dot4(word, weights, whole[r]);
                 if constexpr (kWantLse)
@@ -497,17 +537,31 @@ class AttentionKernel {
         });
     }
 
+    // V's weights in the order of P's operand: registers of different rows share them.
+    CLARY_HD static constexpr int word_of_weights(int reg) {
+        int first = 0;
+        while (OutAtom::query_at(0, first * OutAtom::kRun).col != OutAtom::query_at(0, reg * OutAtom::kRun).col)
+            ++first;
+        return first;
+    }
+    CLARY_DEVICE static void load_weights(int stage, uint32_t (&weights)[kOutSteps][kQueryRegisters<OutAtom>]) {
+        static_for<kOutSteps, kQueryRegisters<OutAtom>>([&](auto step, auto reg) {
+            if constexpr (word_of_weights(reg) != reg) return;
+            const int position = step * OutAtom::kDepth + OutAtom::query_at(T::lane(), reg * OutAtom::kRun).col;
+            weights[step][reg] =
+                T::template load<uint32_t>(stage_at(stage) + kWeightsAt + static_cast<uint32_t>(position));
+        });
+    }
+
     // The elements of a register of P's operand: 2^(x - m) times kPTop.
-    template <int step, int m, int reg>
-    CLARY_DEVICE static void exponentials(const Exponents& x, const Factors& factor, float shift,
-                                          float (&e)[OutAtom::kRun]) {
+    template <bool kIntegers, int step, int m, int reg, class X>
+    CLARY_DEVICE static void exponentials(const X& x, const Factors& factor, float shift, float (&e)[OutAtom::kRun]) {
         static_for<OutAtom::kRun>([&](auto j) {
-            constexpr Source from = source(0, m, step, reg * OutAtom::kRun + j);
+            constexpr Place from = score_of(0, m, step, reg * OutAtom::kRun + j);
             const auto score = x[from.m][from.n][from.i];
-            if constexpr (kIntScores) {
-                const float f = factor[row_of(from.m, from.i)][from.n / kGroupN][scale_slot(from.i)];
+            if constexpr (kIntegers) {
+                const float f = factor.of[row_of(from.m, from.i)][from.n / kGroupN][scale_slot(from.i)];
                 e[j] = T::exp2(T::fma(static_cast<float>(score), f, shift));
-                e[j] = score == kMasked ? 0.0f : e[j];
             } else {
                 e[j] = T::exp2(score + shift);
             }
@@ -520,37 +574,40 @@ class AttentionKernel {
     }
 
     // -- O += float(P V) c --
-    CLARY_DEVICE void accumulate(int64_t tile_index, int stage, const Weights& p) {
-        const bool by_channel = p_.desc.recipe.v_scale == VScale::kChannelTile;
-        const bool by_tile = p_.v_scale && !by_channel && p_.desc.recipe.v_scale != VScale::kChannel;
+    CLARY_DEVICE void accumulate(int64_t tile_index, int stage, float value_scale, const Weights& p) {
         float weight[kRows];
-        static_for<kRows>([&](auto r) { weight[r] = by_tile ? weight_[r] * p_.v_scale[tile_index] : weight_[r]; });
-        const float* const channel_scale = p_.v_scale + tile_index * c.head_dim_v;
-
-        static_for<kOutN / kAtOnce>([&](auto pair) {
-            constexpr int n = pair * kAtOnce;
-            Fragment<Sum, OutAtom::kResults> t[kOutM][kAtOnce];
-            static_for<kOutM, kAtOnce>([&](auto m, auto part) { t[m][part].fill(0); });
-            CLARY_UNROLL
-            for (int step = 0; step < kOutSteps; ++step) {
+        static_for<kRows>([&](auto r) { weight[r] = weight_[r] * value_scale; });
+        static_for<kOutN / kOutGroup>([&](auto group) {
+            constexpr int n = group * kOutGroup;
+            Fragment<Sum, OutAtom::kResults> t[kOutM][kOutGroup];
+            static_for<kOutM, kOutGroup>([&](auto m, auto part) { t[m][part].fill(0); });
+            static_for<kOutSteps, kOutGroup / kAtOnce>([&](auto step, auto pair) {
                 Fragment<uint32_t, kAtOnce * kOtherRegisters<OutAtom>> values;
+                constexpr int channel = (n + pair * kAtOnce) * OutAtom::kOthers;
                 if constexpr (kVBytes == 1)
-                    values = T::template load_other<OutAtom, kAtOnce>(value_tile(stage), n * OutAtom::kOthers,
-                                                                      step * OutAtom::kDepth);
+                    values =
+                        T::template load_other<OutAtom, kAtOnce>(value_tile(stage), channel, step * OutAtom::kDepth);
                 else
-                    values = T::template load_other_transposed<OutAtom, kAtOnce>(
-                        value_tile(stage), step * OutAtom::kDepth, n * OutAtom::kOthers);
-                CLARY_UNROLL
-                for (int part = 0; part < kAtOnce; ++part) CLARY_UNROLL
-                for (int m = 0; m < kOutM; ++m)
-                    T::template mma<OutAtom>(p[m][step], part_of<kOtherRegisters<OutAtom>>(values, part), t[m][part]);
-            }
-            static_for<kOutM, kAtOnce, OutAtom::kResults>([&](auto m, auto part, auto i) {
-                float w = weight[Output::row_of(m, i)];
-                if (by_channel) w *= channel_scale[Output::channel_of(n + part, i)];
-                float& o = out_[m][n + part][i];
-                o = T::fma(static_cast<float>(t[m][part][i]), w, o);
+                    values = T::template load_other_transposed<OutAtom, kAtOnce>(value_tile(stage),
+                                                                                 step * OutAtom::kDepth, channel);
+                static_for<kAtOnce, kOutM>([&](auto part, auto m) {
+                    T::template mma<OutAtom>(p[m][step], part_of<kOtherRegisters<OutAtom>>(values, part),
+                                             t[m][pair * kAtOnce + part]);
+                });
             });
+            const auto flush = [&](auto channel_weight) {
+                static_for<kOutM, kOutGroup, OutAtom::kResults>([&](auto m, auto part, auto i) {
+                    float& o = out_[m][n + part][i];
+                    o = T::fma(static_cast<float>(t[m][part][i]),
+                               weight[Output::row_of(m, i)] * channel_weight(n + part, i), o);
+                });
+            };
+            if (kIntPv && p_.desc.recipe.v_scale == VScale::kChannelTile) {
+                const float* const scale = p_.v_scale + tile_index * c.head_dim_v;
+                flush([=](int atom, int i) { return scale[Output::channel_of(atom, i)]; });
+            } else {
+                flush([](int, int) { return 1.0f; });
+            }
         });
     }
 

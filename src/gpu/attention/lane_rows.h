@@ -40,27 +40,29 @@ struct VisibleSpan {
     CLARY_DEVICE static VisibleSpan of(const AttentionDesc& desc, const Sequence& sequence, int first, int last) {
         return {VisibleKeys::of(desc, sequence, first), VisibleKeys::of(desc, sequence, last)};
     }
-    // Whether every query sees all keys of [first, last), and whether some sees one.
-    CLARY_DEVICE bool all_see_all(int first, int last) const {
-        return (first >= high.begin && last <= low.end) || last <= low.keep;
-    }
-    CLARY_DEVICE bool some_see_some(int first, int last) const {
-        return (last > low.begin && first < high.end) || first < high.keep;
-    }
 };
 
-// The key tiles that a block needs: [0, keep) and [begin, end).
+// Tiles of keys: [0, keep) and [begin, end).
 struct TileRange {
     int keep, begin, end;
 
-    CLARY_DEVICE static TileRange of(const VisibleSpan& span, int tile) {
-        TileRange range{(span.high.keep + tile - 1) / tile, span.low.begin / tile, (span.high.end + tile - 1) / tile};
-        if (range.keep < range.begin) return range;
-        return {0, range.keep > 0 ? 0 : range.begin, range.keep > range.end ? range.keep : range.end};
+    // Those of which some query of the span sees a key.
+    CLARY_DEVICE static TileRange some(const VisibleSpan& span, int tile) {
+        return joined((span.high.keep + tile - 1) / tile, span.low.begin / tile, (span.high.end + tile - 1) / tile);
+    }
+    // Those of which all queries see all keys.
+    CLARY_DEVICE static TileRange all(const VisibleSpan& span, int tile) {
+        return joined(span.low.keep / tile, (span.high.begin + tile - 1) / tile, span.low.end / tile);
     }
     CLARY_DEVICE int first() const { return keep > 0 ? 0 : begin; }
     CLARY_DEVICE int after(int tile) const { return tile + 1 == keep ? begin : tile + 1; }
     CLARY_DEVICE bool has(int tile) const { return tile < keep || (tile >= begin && tile < end); }
+
+  private:
+    CLARY_DEVICE static TileRange joined(int keep, int begin, int end) {
+        if (keep < begin) return {keep, begin, end};
+        return {0, keep > 0 ? 0 : begin, keep > end ? keep : end};
+    }
 };
 
 }  // namespace clary::gpu

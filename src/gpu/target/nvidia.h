@@ -30,8 +30,8 @@ struct Nvidia {
     static constexpr bool kAsyncCopies = kMachine.async_copies;
 
     // -- geometry --
-    CLARY_DEVICE static int lane() { return static_cast<int>(threadIdx.x) % kLanes; }
-    CLARY_DEVICE static int wave() { return static_cast<int>(threadIdx.x) / kLanes; }
+    CLARY_DEVICE static int lane() { return static_cast<int>(threadIdx.x % kLanes); }
+    CLARY_DEVICE static int wave() { return static_cast<int>(threadIdx.x / kLanes); }
     CLARY_DEVICE static int waves() { return static_cast<int>(blockDim.x) / kLanes; }
     CLARY_DEVICE static int block(int axis) {
         return static_cast<int>(axis == 0 ? blockIdx.x : axis == 1 ? blockIdx.y : blockIdx.z);
@@ -84,13 +84,14 @@ struct Nvidia {
         return x + shuffle_xor(x, 2);
     }
 
-    // -- operands: ldmatrix brings 8 rows of 16 bytes per register, a lane's 4 bytes being what the atoms' tables say --
+    // -- operands: ldmatrix brings 8 rows of 16 bytes per register, a lane's 4 bytes being what the atoms' tables say.
+    // Addresses are a lane's part, the same for all operands of a tile, moved by what are mostly constants --
     template <class Atom, class TileType>
     CLARY_DEVICE static Fragment<uint32_t, kQueryRegisters<Atom>> load_query(TileType tile, int row, int depth) {
         constexpr int kHalves = Atom::kQueries / 8;
         const int matrix = lane() / 8 % kQueryRegisters<Atom>;
-        return load_matrices<kQueryRegisters<Atom>>(
-            tile.at(row + matrix % kHalves * 8 + lane() % 8, depth_byte<Atom>(depth) + matrix / kHalves * 16));
+        const SharedAddress part = tile.at(matrix % kHalves * 8 + lane() % 8, matrix / kHalves * 16);
+        return load_matrices<kQueryRegisters<Atom>>(TileType::move(part, row, depth_byte<Atom>(depth)));
     }
     // kCount atoms: others row, row + 8, ...
     template <class Atom, int kCount = 1, class TileType>
@@ -98,8 +99,8 @@ struct Nvidia {
                                                                                       int depth) {
         constexpr int kRegisters = kOtherRegisters<Atom>;
         const int matrix = lane() / 8 % (kCount * kRegisters);
-        return load_matrices<kCount * kRegisters>(
-            tile.at(row + matrix / kRegisters * 8 + lane() % 8, depth_byte<Atom>(depth) + matrix % kRegisters * 16));
+        const SharedAddress part = tile.at(matrix / kRegisters * 8 + lane() % 8, matrix % kRegisters * 16);
+        return load_matrices<kCount * kRegisters>(TileType::move(part, row, depth_byte<Atom>(depth)));
     }
     // The tile's rows are depths, its columns others, of 16 bits.
     template <class Atom, int kCount = 1, class TileType>
@@ -108,8 +109,8 @@ struct Nvidia {
         static_assert(element_bits(Atom::kOther) == 16);
         constexpr int kRegisters = kOtherRegisters<Atom>;
         const int matrix = lane() / 8 % (kCount * kRegisters);
-        return load_matrices<kCount * kRegisters, true>(
-            tile.at(depth + matrix % kRegisters * 8 + lane() % 8, (other + matrix / kRegisters * 8) * 2));
+        const SharedAddress part = tile.at(matrix % kRegisters * 8 + lane() % 8, matrix / kRegisters * 16);
+        return load_matrices<kCount * kRegisters, true>(TileType::move(part, depth, other * 2));
     }
     CLARY_DEVICE static int32_t dot4(uint32_t a, uint32_t b, int32_t c) {
         return static_cast<int32_t>(__dp4a(a, b, static_cast<uint32_t>(c)));

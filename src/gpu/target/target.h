@@ -48,9 +48,11 @@
 #if defined(__CUDACC__) || defined(__MACACC__)
 #define CLARY_DEVICE __device__ __forceinline__
 #define CLARY_UNROLL _Pragma("unroll")
+#define CLARY_NO_UNROLL _Pragma("unroll 1")
 #else
 #define CLARY_DEVICE inline
 #define CLARY_UNROLL  // g++ does not know the pragma
+#define CLARY_NO_UNROLL
 #endif
 
 namespace clary::gpu {

@@ -22,15 +22,26 @@ struct Tile {
     static constexpr int kBytes = kRows * kRowBytes;
     static_assert(kRowBytes % 32 == 0, "rows of whole chunk pairs");
     // The xor stays within the largest power of two of chunks that divides the row (at most 8 chunks, 128 bytes).
-    static constexpr int kSpan = kChunks % 8 == 0 ? 8 : kChunks % 4 == 0 ? 4 : 2;
-    static constexpr int kRowsPerStep = 8 / kSpan;
+    static constexpr uint32_t kSpan = kChunks % 8 == 0 ? 8 : kChunks % 4 == 0 ? 4 : 2;
+    static constexpr uint32_t kRowsPerStep = 8 / kSpan;
 
     SharedAddress base;
 
-    CLARY_HD static constexpr int swizzle(int row, int chunk) { return chunk ^ (row / kRowsPerStep % kSpan); }
+    // (Unsigned, so that divisions are shifts.)
+    CLARY_HD static constexpr uint32_t swizzle(uint32_t row, uint32_t chunk) {
+        return chunk ^ (row / kRowsPerStep % kSpan);
+    }
+    // From the address of (row, byte) to that of (row + rows, byte + bytes), with constants where these are: rows a
+    // multiple of 8, bytes one of 32 (of 16 where byte % 32 < 16); the tile must begin at a multiple of 128.
+    CLARY_HD static constexpr SharedAddress move(SharedAddress from, int rows, int bytes) {
+        const auto r = static_cast<uint32_t>(rows), b = static_cast<uint32_t>(bytes);
+        const uint32_t within = b % (kSpan * 16);  // the xor's reach
+        return {(from.byte ^ within) + (b - within) + r * kRowBytes};
+    }
     // Address of byte `byte` of a row; what is read there must not cross a chunk.
     CLARY_HD constexpr SharedAddress at(int row, int byte) const {
-        return base + static_cast<uint32_t>(row * kRowBytes + swizzle(row, byte / 16) * 16 + byte % 16);
+        const auto r = static_cast<uint32_t>(row), b = static_cast<uint32_t>(byte);
+        return base + (r * kRowBytes + swizzle(r, b / 16) * 16 + b % 16);
     }
 };
 
@@ -41,34 +52,54 @@ struct CopyTile {
     static constexpr int kCopies = (kChunksInAll + kThreads - 1) / kThreads;
 
     // Where a copy is a whole number of periods of the swizzle, a thread keeps to its chunk and only the row moves on.
-    static constexpr int kCopyRows = kThreads / TileType::kChunks;
+    static constexpr uint32_t kCopyRows = kThreads / TileType::kChunks;
     static constexpr bool kSameChunk =
         kThreads % TileType::kChunks == 0 && kCopyRows % (TileType::kRowsPerStep * TileType::kSpan) == 0;
 
     // row_address(r): where row r begins, null for a row of zeros.
     template <class RowAddress>
     CLARY_DEVICE static void issue(TileType tile, const RowAddress& row_address) {
-        const int thread = T::wave() * T::kLanes + T::lane();
         CLARY_UNROLL
-        for (int copy = 0; copy < kCopies; ++copy) {
-            const int slot = copy * kThreads + thread;  // in the order of addresses
-            const bool active = kChunksInAll % kThreads == 0 || slot < kChunksInAll;
-            const int row = kSameChunk ? thread / TileType::kChunks + copy * kCopyRows : slot / TileType::kChunks;
-            // The xor of the swizzle is its own inverse.
-            const int chunk = kSameChunk ? TileType::swizzle(thread / TileType::kChunks, thread % TileType::kChunks)
-                                         : TileType::swizzle(row, slot % TileType::kChunks);
-            const char* const from = active ? row_address(row) : nullptr;
-            T::copy16(tile.base + static_cast<uint32_t>(slot * 16), from + (from ? chunk * 16 : 0), from != nullptr,
-                      active);
+        for (int i = 0; i < kCopies; ++i) {
+            const Chunk chunk = chunk_of(i);
+            const char* const from = chunk.active ? row_address(static_cast<int>(chunk.row)) : nullptr;
+            T::copy16(tile.base + chunk.slot * 16, from + (from ? chunk.column * 16 : 0), from != nullptr,
+                      chunk.active);
         }
     }
     // Row r begins at from + r * row_stride (bytes); rows at or past `rows` are zeros.
     CLARY_DEVICE static void issue(TileType tile, const void* from, int64_t row_stride, int rows) {
         issue(tile, [=](int row) { return row < rows ? static_cast<const char*>(from) + row * row_stride : nullptr; });
     }
-    // All rows exist.
-    CLARY_DEVICE static void issue(TileType tile, const void* from, int64_t row_stride) {
-        issue(tile, [=](int row) { return static_cast<const char*>(from) + row * row_stride; });
+    // All rows exist, and lie kRowStride bytes apart: where a thread's part of the tile at `from` begins, and the copies.
+    template <uint32_t kRowStride>
+    CLARY_DEVICE static const char* part_of(const char* from) {
+        const Chunk first = chunk_of(0);
+        return kSameChunk ? from + (first.row * kRowStride + first.column * 16) : from;
+    }
+    template <uint32_t kRowStride>
+    CLARY_DEVICE static void issue_part(TileType tile, const char* part) {
+        CLARY_UNROLL
+        for (int i = 0; i < kCopies; ++i) {
+            const Chunk chunk = chunk_of(i);
+            const uint32_t offset = kSameChunk ? static_cast<uint32_t>(i) * kCopyRows * kRowStride
+                                               : chunk.row * kRowStride + chunk.column * 16;
+            T::copy16(tile.base + (chunk_of(0).slot * 16 + static_cast<uint32_t>(i * kThreads * 16)), part + offset,
+                      true, chunk.active);
+        }
+    }
+
+  private:
+    struct Chunk {
+        uint32_t slot, row, column;  // in the order of addresses; what belongs there
+        bool active;
+    };
+    CLARY_DEVICE static Chunk chunk_of(int copy) {
+        const auto slot = static_cast<uint32_t>(copy * kThreads + T::wave() * T::kLanes + T::lane());
+        const uint32_t row = slot / TileType::kChunks;
+        // The swizzle's xor is its own inverse.
+        return {slot, row, TileType::swizzle(row, slot % TileType::kChunks),
+                kChunksInAll % kThreads == 0 || slot < kChunksInAll};
     }
 };
 
