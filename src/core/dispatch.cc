@@ -80,8 +80,10 @@ Status choose_kernel(std::span<const KernelTable> tables, std::string_view backe
     for (const RecipeFormats& formats : kAutoRecipes) {
         desc->recipe = preset_recipe(formats.qk, formats.pv, Preset::kAccurate);
         search(tables, query, *desc, choice);
-        if (choice->row) break;
+        if (choice->row) return Status::ok();
     }
+    // Nothing runs: what is said about it is said of the best one.
+    desc->recipe = preset_recipe(kAutoRecipes[0].qk, kAutoRecipes[0].pv, Preset::kAccurate);
     return Status::ok();
 }
 

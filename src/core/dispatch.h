@@ -21,7 +21,7 @@ struct Choice {
 };
 
 // `backend`: "auto", "<backend>" or "<backend>:<arch>". "auto" never picks the reference or a simulator.
-// With recipe_is_auto, desc->recipe becomes the best recipe that a kernel supports.
+// With recipe_is_auto, desc->recipe becomes the best recipe that a kernel supports; the best of all where none does.
 // Fails where `backend` names nothing; a Choice without row is not a failure.
 Status choose_kernel(std::span<const KernelTable> tables, std::string_view backend, bool recipe_is_auto,
                      AttentionDesc* desc, Choice* choice);
