@@ -248,7 +248,8 @@ CLARY_API clary_status clary_attend(const clary_attention_params* params, const 
 
 /* Appends params->k and v ([B, Hkv, n, D]) behind the current lengths of `kv`, whose smoothing vectors stay as they are.
  * Bit-identical to quantizing everything at once with those vectors. Fails, and changes nothing, where a sequence would
- * pass kv_capacity. params->kv_lengths, where given, are the new tokens per sequence. CPU only so far. */
+ * pass kv_capacity; on a GPU, where that is not seen in time, the sequence takes no token and all that attends to it
+ * from then on is NaN. params->kv_lengths, where given, are the new tokens per sequence. */
 CLARY_API clary_status clary_append_kv(const clary_attention_params* params, const clary_packed* kv);
 
 /* ---- merge ------------------------------------------------------------------------------------------------------ */

@@ -28,7 +28,7 @@ struct QuantizeEntry {
     struct Stage {
         Kernel kernel;
         uint32_t shared_bytes;
-    } statistics, channel_scale, pack, exact;
+    } statistics, channel_scale, pack, exact, append, advance;
 };
 
 std::span<const std::span<const AttentionEntry>> attention_entries();

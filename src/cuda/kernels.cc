@@ -82,7 +82,9 @@ struct Row {
     static Status attend(const Call& call, int64_t kv_capacity, const void* packed_q, const void* packed_kv) {
         return cuda::attend(arch, call, kv_capacity, packed_q, packed_kv);
     }
-    // No append yet: two_phase refuses it by name.
+    static Status append(const Call& call, int64_t kv_capacity, void* packed_kv) {
+        return cuda::append(arch, call, kv_capacity, packed_kv);
+    }
     static constexpr KernelRow row(size_t recipe) {
         return {kNames[kArch][recipe],
                 "cuda",
@@ -96,7 +98,7 @@ struct Row {
                 workspace,
                 quantize,
                 attend,
-                nullptr,
+                append,
                 nullptr,
                 DeviceType::kCuda};
     }

@@ -111,9 +111,22 @@ Status quantize(const Arch&, const Call& call, int64_t kv_capacity, void* packed
     if (packed_kv != nullptr) {
         CLARY_RETURN_IF_ERROR(run(kernels.statistics, gpu::statistics_blocks(params)));
         if (desc.recipe.v_scale == VScale::kChannel)
-            CLARY_RETURN_IF_ERROR(run(kernels.channel_scale, gpu::pack_blocks(params)));
+            CLARY_RETURN_IF_ERROR(run(kernels.channel_scale, gpu::channel_blocks(params)));
     }
     return run(kernels.pack, gpu::pack_blocks(params));
+}
+
+Status append(const Arch&, const Call& call, int64_t kv_capacity, void* packed_kv) {
+    const AttentionDesc& desc = call.desc;
+    const DeviceGuard guard(desc.device_index);
+    CLARY_RETURN_IF_ERROR(guard.status());
+    const QuantizeEntry& kernels = *find_quantize(desc);
+    const gpu::QuantizeParams params = gpu::append_params(desc, kv_capacity, packed_kv);
+    const QuantizeEntry::Stage& pack = desc.recipe.quantized() ? kernels.append : kernels.exact;
+    CLARY_RETURN_IF_ERROR(
+        launch(pack.kernel, desc.device_index, gpu::pack_blocks(params), pack.shared_bytes, &params, call.stream));
+    return launch(kernels.advance.kernel, desc.device_index, desc.batch, kernels.advance.shared_bytes, &params,
+                  call.stream);
 }
 
 Status attend(const Arch& arch, const Call& call, int64_t kv_capacity, const void* packed_q, const void* packed_kv) {

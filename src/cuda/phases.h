@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantize and attend on a GPU: which kernels a problem needs, their parameters, their launches.
+// Quantize, append and attend on a GPU: which kernels a problem needs, their parameters, their launches.
 #pragma once
 
 #include <string>
@@ -16,6 +16,7 @@ std::string refusal(const Arch& arch, const AttentionDesc& desc);
 // Meanings: KernelRow.
 Status quantize(const Arch& arch, const Call& call, int64_t kv_capacity, void* packed_q, void* packed_kv,
                 const void* ready);
+Status append(const Arch& arch, const Call& call, int64_t kv_capacity, void* packed_kv);
 Status attend(const Arch& arch, const Call& call, int64_t kv_capacity, const void* packed_q, const void* packed_kv);
 
 }  // namespace clary::cuda

@@ -2,6 +2,7 @@
 // The quantization kernels of one pair of head dims: CLARY_UNIT (a name such as d128), CLARY_HEAD_DIM, CLARY_HEAD_DIM_V.
 #include "cuda/entries.h"
 #include "cuda/target.cuh"
+#include "gpu/quantize/advance_kernel.h"
 #include "gpu/quantize/channel_scale_kernel.h"
 #include "gpu/quantize/exact_kernel.h"
 #include "gpu/quantize/pack_kernel.h"
@@ -15,6 +16,8 @@ using Statistics = gpu::StatisticsKernel<Target, kConfig>;
 using ChannelScale = gpu::ChannelScaleKernel<Target, kConfig>;
 using Pack = gpu::PackKernel<Target, kConfig>;
 using Exact = gpu::ExactKernel<Target, kConfig>;
+using Append = gpu::PackKernel<Target, kConfig, true>;
+using Advance = gpu::AdvanceKernel<Target, kConfig>;
 
 }  // namespace
 }  // namespace clary::cuda
@@ -40,12 +43,18 @@ CLARY_KERNEL(statistics, Statistics)
 CLARY_KERNEL(channel_scale, ChannelScale)
 CLARY_KERNEL(pack, Pack)
 CLARY_KERNEL(pack_exact, Exact)
+CLARY_KERNEL(append, Append)
+CLARY_KERNEL(advance, Advance)
 
 namespace clary::cuda {
 
 extern const QuantizeEntry CLARY_NAME(quantize);
-const QuantizeEntry CLARY_NAME(quantize){kConfig, CLARY_STAGE(statistics, Statistics),
-                                         CLARY_STAGE(channel_scale, ChannelScale), CLARY_STAGE(pack, Pack),
-                                         CLARY_STAGE(pack_exact, Exact)};
+const QuantizeEntry CLARY_NAME(quantize){kConfig,
+                                         CLARY_STAGE(statistics, Statistics),
+                                         CLARY_STAGE(channel_scale, ChannelScale),
+                                         CLARY_STAGE(pack, Pack),
+                                         CLARY_STAGE(pack_exact, Exact),
+                                         CLARY_STAGE(append, Append),
+                                         CLARY_STAGE(advance, Advance)};
 
 }  // namespace clary::cuda

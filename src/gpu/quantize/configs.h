@@ -8,6 +8,12 @@
 //                       PackKernel           pack_blocks(p)         always (pack_kernel.h)
 //   exact recipes       ExactKernel          pack_blocks(p)         always (exact_kernel.h)
 //
+// of an append:
+//
+//   quantized recipes   PackKernel           pack_blocks(p)         with its kAppend
+//   exact recipes       ExactKernel          pack_blocks(p)
+//   all                 AdvanceKernel        batch                  lengths (advance_kernel.h)
+//
 // Grids have one dimension (x), blocks kThreads threads and kSharedBytes bytes of shared memory, run(const QuantizeParams&)
 // is the body; kBlocks (blocks of a multiprocessor) is meant for __launch_bounds__. A grid is at least 1.
 #pragma once
@@ -50,6 +56,7 @@ CLARY_HD inline int64_t q_slabs(const QuantizeParams& p) {  // of a head
     return p.q_codes != nullptr ? (p.desc.q_len + kSlab - 1) / kSlab : 0;
 }
 CLARY_HD inline int64_t kv_slabs(const QuantizeParams& p) {
+    if (p.append) return (p.desc.kv_len + p.kv_rows.tile - 1 + kSlab - 1) / kSlab;  // behind any length
     return p.k_codes != nullptr ? ((p.kv_rows.varlen ? p.desc.kv_len : p.kv_rows.rows) + kSlab - 1) / kSlab : 0;
 }
 

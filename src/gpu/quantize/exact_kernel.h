@@ -36,7 +36,7 @@ class ExactKernel {
     static constexpr uint32_t kGoodAt = 0;  // [128] of keys: 1 where K and V are finite
 
     CLARY_DEVICE static RowsFrom rows_of(const QuantizeParams& p, const Slab& slab, const Operand& operand) {
-        return {token_address(p.desc, operand, slab.b, slab.h, slab.sequence, slab.is_q), slab.first};
+        return {token_address(p.desc, operand, slab.b, slab.h, slab.sequence, slab.is_q), slab.from};
     }
 
     CLARY_DEVICE static void pack_q(const QuantizeParams& p, const Slab& slab) {
@@ -50,7 +50,7 @@ class ExactKernel {
     }
 
     CLARY_DEVICE static void pack_kv(const QuantizeParams& p, const Slab& slab) {
-        const int rows = slab.tiles * p.kv_rows.tile;
+        const int rows = p.append ? slab.count : slab.tiles * p.kv_rows.tile;
         float k_good[Row::kRows], v_good[VRow::kRows], both[VRow::kRows];
         {
             Row k;

@@ -11,6 +11,9 @@
 // src/reference/quantize.cc and quantize_v.cc; here a rotation's norm joins the inverse scale, and x * (1 / scale) is
 // rounded once with its product, which moves codes within 2^-22 of a tie.
 //
+// kAppend: the kernel of an append, which packs the tile that new keys go on anew (slab.h) and then keeps in the tail what
+// they leave of the last one. The block that reads a tail also writes it: no block waits for another.
+//
 // Shared memory: 3 KB for rows, 4 bytes per V channel, 128 bytes per V channel for the codes: 20 KB at head dim 128.
 #pragma once
 
@@ -25,7 +28,7 @@
 
 namespace clary::gpu {
 
-template <class T, QuantizeConfig kConfig>
+template <class T, QuantizeConfig kConfig, bool kAppend = false>
 class PackKernel {
     using Row = Rows<T, kConfig.dim>;
     using VRow = Rows<T, kConfig.dim_v>;
@@ -57,10 +60,18 @@ class PackKernel {
         write_heads<T>(p, kThreads);
         const Slab slab = slab_of(p, T::block(0));
         if (!T::any(slab.exists)) return;  // the same for all: a vote lets the compiler know
-        if (slab.is_q)
-            pack_q(p, slab);
-        else
-            pack_kv(p, slab);
+        if constexpr (!kAppend) {
+            if (slab.is_q) {
+                pack_q(p, slab);
+                return;
+            }
+        }
+        pack_v(p, slab);
+        pack_k(p, slab);
+        if constexpr (kAppend) {
+            keep_new<VRow>(p, slab, p.desc.v, p.desc.head_dim_v, p.tail_v);
+            keep_new<Row>(p, slab, p.desc.k, p.desc.head_dim, p.tail_k);
+        }
     }
 
   private:
@@ -232,9 +243,19 @@ class PackKernel {
     }
 
     // -- K and V --
-    CLARY_DEVICE static void pack_kv(const QuantizeParams& p, const Slab& slab) {
-        pack_v(p, slab);
-        pack_k(p, slab);
+    template <class R>
+    CLARY_DEVICE static void load(const QuantizeParams& p, const Slab& slab, const Operand& operand, int64_t head_dim,
+                                  float* tail, R& x) {
+        const RowsFrom rows{token_address(p.desc, operand, slab.b, slab.h, slab.sequence, false), slab.from};
+        if constexpr (kAppend) {
+            const float* const kept = tail_of(p, slab, head_dim, tail);
+            const Operand old{tail, DType::kF32, 0, 0, head_dim, 1};
+            x.load(old, head_dim, slab.old, [&](int row) -> const void* { return kept + row * head_dim; });
+            x.load_behind(operand, head_dim, slab.old, slab.count, [&](int row) { return rows(row - slab.old); });
+        } else {
+            x.load(operand, head_dim, slab.count, rows);
+            keep_tail(p, slab, x, head_dim, tail);
+        }
     }
 
     CLARY_DEVICE static void pack_v(const QuantizeParams& p, const Slab& slab) {
@@ -244,9 +265,7 @@ class PackKernel {
         const int tile = p.kv_rows.tile;
         float amax[VRow::kRows];
         VRow x;
-        x.load(desc.v, desc.head_dim_v, slab.count,
-               RowsFrom{token_address(desc, desc.v, slab.b, slab.h, slab.sequence, false), slab.first});
-        keep_tail(p, slab, x, desc.head_dim_v, p.tail_v);
+        load(p, slab, desc.v, desc.head_dim_v, p.tail_v, x);
         if (p.v_mean != nullptr) {
             x.subtract(typename VRow::Columns(p.v_mean + head * kConfig.dim_v), 1);
             x.clear_from(slab.count);
@@ -439,9 +458,7 @@ class PackKernel {
         const int tile = p.kv_rows.tile;
         float amax[Row::kRows], bias[Row::kRows], v_amax[Row::kRows];
         Row x;
-        x.load(desc.k, desc.head_dim, slab.count,
-               RowsFrom{token_address(desc, desc.k, slab.b, slab.h, slab.sequence, false), slab.first});
-        keep_tail(p, slab, x, desc.head_dim, p.tail_k);
+        load(p, slab, desc.k, desc.head_dim, p.tail_k, x);
         if (recipe.smooth_k) {
             x.subtract(typename Row::Columns(p.c_k + head * kConfig.dim), 1);
             x.clear_from(slab.count);
@@ -527,21 +544,42 @@ class PackKernel {
         }
     }
 
-    // Caches: the unquantized tokens of the last, partly filled tile.
+    // Caches: the unquantized tokens of the last, partly filled tile, [tile, head_dim] of each head.
+    CLARY_DEVICE static float* tail_of(const QuantizeParams& p, const Slab& slab, int64_t head_dim, float* tail) {
+        return tail + (slab.b * p.desc.kv_heads + slab.h) * p.kv_rows.tile * head_dim;
+    }
+    // Rows first .. end - 1; row `shift` is key 0 of the tail.
+    template <class R>
+    CLARY_DEVICE static void store_tail(const R& x, int first, int end, int shift, int64_t head_dim, float* to) {
+        CLARY_UNROLL
+        for (int i = 0; i < R::kRows; ++i) {
+            if (R::row(i) < first || R::row(i) >= end) continue;
+            CLARY_UNROLL
+            for (int column = 0; column < R::kColumns; ++column)
+                if (R::channel(column) < head_dim)
+                    to[(R::row(i) - shift) * head_dim + R::channel(column)] = x.x[i][column];
+        }
+    }
     template <class R>
     CLARY_DEVICE static void keep_tail(const QuantizeParams& p, const Slab& slab, const R& x, int64_t head_dim,
                                        float* tail) {
-        const int tile = p.kv_rows.tile, keys = slab.count & (tile - 1);
+        const int keys = slab.count & (p.kv_rows.tile - 1), shift = slab.count - keys;
         if (tail == nullptr || keys == 0) return;
-        float* const to = tail + (slab.b * p.desc.kv_heads + slab.h) * tile * head_dim;
-        CLARY_UNROLL
-        for (int i = 0; i < R::kRows; ++i) {
-            const int key = R::row(i) - (slab.count - keys);
-            CLARY_UNROLL
-            for (int column = 0; column < R::kColumns; ++column)
-                if (key >= 0 && key < keys && R::channel(column) < head_dim)
-                    to[key * head_dim + R::channel(column)] = x.x[i][column];
-        }
+        store_tail(x, shift, slab.count, shift, head_dim, tail_of(p, slab, head_dim, tail));
+    }
+    // By the first slab of an append, when it has read the tail: the new keys of what is the last tile now.
+    template <class R>
+    CLARY_DEVICE static void keep_new(const QuantizeParams& p, const Slab& slab, const Operand& operand,
+                                      int64_t head_dim, float* tail) {
+        if (slab.from != 0) return;
+        const int64_t length = slab.first + slab.old, end = length + slab.sequence.kv_len;
+        const int keys = static_cast<int>(end & (p.kv_rows.tile - 1));
+        const int64_t last = end - keys;
+        const int old = static_cast<int>(clamp(length - last, 0, keys));
+        const RowsFrom rows{token_address(p.desc, operand, slab.b, slab.h, slab.sequence, false), last + old - length};
+        R x;
+        x.load_behind(operand, head_dim, old, keys, [&](int row) { return rows(row - old); });
+        store_tail(x, old, keys, 0, head_dim, tail_of(p, slab, head_dim, tail));
     }
 };
 

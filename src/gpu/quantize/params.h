@@ -20,6 +20,9 @@ struct QuantizeParams {
     RowGroup q_group, k_group;  // rows that share a scale
     int32_t q_heads_per_kv = 1;
     int32_t tile_shift = 0;  // log2 of the tile
+    // desc's keys are behind those that the packed K and V hold.
+    bool append = false;
+    int64_t kv_capacity = 0;
 
     // Packed Q; q_codes null: not wanted.
     void* q_codes = nullptr;      // [.., row, code columns]
@@ -36,12 +39,12 @@ struct QuantizeParams {
     int64_t* lengths = nullptr;   // [sequence]
     void* k_codes = nullptr;      // [.., row, code columns]
     float* k_scale = nullptr;     // [.., row]
-    float* tile_base = nullptr;   // [.., tile]
+    float* tile_base = nullptr;   // [.., tile]; null: exact recipes
     void* v_codes = nullptr;      // 8 bit: [.., tile, dim_v, tile keys]; 16 bit: [.., row, dim_v]
     float* v_scale = nullptr;     // by recipe: per channel, per channel and tile, per tile; null: none
     uint8_t* v_weight = nullptr;  // [.., row], in V's order
     float* v_mean = nullptr;      // [sequence, kv head, dim_v]; null: no smooth_v
-    float* tail_k = nullptr;      // [sequence, kv head, tile, head_dim]; null: no cache
+    float* tail_k = nullptr;      // [sequence, kv head, tile, head_dim]; null: no cache, or an exact recipe
     float* tail_v = nullptr;      // [sequence, kv head, tile, head_dim_v]
 };
 
@@ -54,6 +57,7 @@ inline QuantizeParams quantize_params(const AttentionDesc& desc, int64_t kv_capa
     p.desc = desc;
     p.q_rows = packed_q_rows(desc);
     p.kv_rows = packed_kv_rows(desc, kv_capacity);
+    p.kv_capacity = kv_capacity;
     p.headers.expected_q = expected_header(desc, q_layout);
     p.headers.expected_kv = expected_header(desc, kv_layout);
     p.a = score_factor(desc);
@@ -87,6 +91,12 @@ inline QuantizeParams quantize_params(const AttentionDesc& desc, int64_t kv_capa
     p.v_mean = section<float>(kv_layout, packed_kv, "v_mean");
     p.tail_k = section<float>(kv_layout, packed_kv, "tail_k");
     p.tail_v = section<float>(kv_layout, packed_kv, "tail_v");
+    return p;
+}
+
+inline QuantizeParams append_params(const AttentionDesc& desc, int64_t kv_capacity, void* packed_kv) {
+    QuantizeParams p = quantize_params(desc, kv_capacity, nullptr, packed_kv, nullptr);
+    p.append = true;
     return p;
 }
 

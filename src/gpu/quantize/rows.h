@@ -66,21 +66,13 @@ struct Rows {
     // Rows below `count`, row r from address(r); the others and the channels behind head_dim are zeros.
     template <class Address>
     CLARY_DEVICE void load(const Operand& operand, int64_t head_dim, int64_t count, const Address& address) {
-        norm = 1;
-        if (!loads_whole_runs(operand, head_dim)) {
-            load_elements(operand, head_dim, count, address);
-            return;
-        }
-        if (operand.dtype == DType::kF32) {
-            load_runs<2>(head_dim, count, address, [](const Bytes16* run, float* to) {
-                CLARY_UNROLL
-                for (int i = 0; i < 8; ++i) to[i] = numerics::bit_cast<float>(run[i / 4].word[i % 4]);
-            });
-        } else if (operand.dtype == DType::kBF16) {
-            load_runs<1>(head_dim, count, address, unpack<Element::kBf16>);
-        } else {
-            load_runs<1>(head_dim, count, address, unpack<Element::kF16>);
-        }
+        load_rows<false>(operand, head_dim, 0, count, address);
+    }
+    // Likewise, but rows before `first` stay what they are.
+    template <class Address>
+    CLARY_DEVICE void load_behind(const Operand& operand, int64_t head_dim, int64_t first, int64_t count,
+                                  const Address& address) {
+        load_rows<true>(operand, head_dim, first, count, address);
     }
 
     // sign (x - c)
@@ -188,13 +180,34 @@ struct Rows {
         for (int i = 0; i < 8; ++i) to[i] = T::template unpack2<kFrom>(run->word[i / 2], i % 2);
     }
 
+    template <bool kBehind, class Address>
+    CLARY_DEVICE void load_rows(const Operand& operand, int64_t head_dim, int64_t first, int64_t count,
+                                const Address& address) {
+        norm = 1;
+        if (!loads_whole_runs(operand, head_dim)) {
+            load_elements<kBehind>(operand, head_dim, first, count, address);
+            return;
+        }
+        if (operand.dtype == DType::kF32) {
+            load_runs<2, kBehind>(head_dim, first, count, address, [](const Bytes16* run, float* to) {
+                CLARY_UNROLL
+                for (int i = 0; i < 8; ++i) to[i] = numerics::bit_cast<float>(run[i / 4].word[i % 4]);
+            });
+        } else if (operand.dtype == DType::kBF16) {
+            load_runs<1, kBehind>(head_dim, first, count, address, unpack<Element::kBf16>);
+        } else {
+            load_runs<1, kBehind>(head_dim, first, count, address, unpack<Element::kF16>);
+        }
+    }
+
     // All loads are on their way before the first is used.
-    template <int kLoads, class Address, class Convert>
-    CLARY_DEVICE void load_runs(int64_t head_dim, int64_t count, const Address& address, const Convert& convert) {
+    template <int kLoads, bool kBehind, class Address, class Convert>
+    CLARY_DEVICE void load_runs(int64_t head_dim, int64_t first, int64_t count, const Address& address,
+                                const Convert& convert) {
         Bytes16 run[kRows][kChunks][kLoads];
         CLARY_UNROLL
         for (int i = 0; i < kRows; ++i) {
-            const bool exists = row(i) < count;
+            const bool exists = row(i) < count && (!kBehind || row(i) >= first);
             const auto* const from = static_cast<const Bytes16*>(exists ? address(row(i)) : nullptr);
             CLARY_UNROLL
             for (int j = 0; j < kChunks; ++j) {
@@ -205,16 +218,19 @@ struct Rows {
         }
         CLARY_UNROLL
         for (int i = 0; i < kRows; ++i) {
+            if (kBehind && row(i) < first) continue;
             CLARY_UNROLL
             for (int j = 0; j < kChunks; ++j) convert(run[i][j], &x[i][j * 8]);
         }
     }
 
-    template <class Address>
-    CLARY_DEVICE void load_elements(const Operand& operand, int64_t head_dim, int64_t count, const Address& address) {
+    template <bool kBehind, class Address>
+    CLARY_DEVICE void load_elements(const Operand& operand, int64_t head_dim, int64_t first, int64_t count,
+                                    const Address& address) {
         const int64_t step = operand.dim_stride * dtype_size(operand.dtype);
         CLARY_UNROLL
         for (int i = 0; i < kRows; ++i) {
+            if (kBehind && row(i) < first) continue;
             const bool exists = row(i) < count;
             const auto* const from = static_cast<const char*>(exists ? address(row(i)) : nullptr);
             CLARY_UNROLL
