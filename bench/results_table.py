@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of docs/performance.md from the records in bench/results/*.json, so that no figure is copied by hand.
+
+    python3 bench/results_table.py            prints them
+    python3 bench/results_table.py --write    puts them into docs/performance.md
+    python3 bench/results_table.py --check    exit code 1 where that file is not what would be written
+
+Records are those of bench/gpu_bench.py; of several with the same machine and problem the last file by name counts.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "performance.md"
+BEGIN, END = "<!-- written by bench/results_table.py -->", "<!-- end of what it writes -->"
+WHAT = {"kernel": "kernel", "call": "whole call"}
+
+
+def records():
+    """(machine, protocol, commit) -> records, newest file last."""
+    groups = {}
+    for path in sorted((ROOT / "bench" / "results").glob("*.json")):
+        for record in json.loads(path.read_text(encoding="utf-8")):
+            groups.setdefault((record["machine"], record["protocol"]), {})[key_of(record)] = record
+    return {group: list(by_key.values()) for group, by_key in groups.items()}
+
+
+def key_of(record):
+    return tuple(record[name] for name in ("what", "recipe", "batch", "q_heads", "q_len", "head_dim", "causal"))
+
+
+def rows(header, body):
+    yield "| " + " | ".join(header) + " |"
+    yield "|" + "---|" * len(header)
+    for cells in body:
+        yield "| " + " | ".join(cells) + " |"
+
+
+def attention_table(group):
+    shapes = sorted({(r["head_dim"], r["q_len"], r["causal"]) for r in group})
+    names = []  # (recipe, what), in the order of the records
+    for r in group:
+        if (r["recipe"], r["what"]) not in names and r["recipe"] != r["baseline"]:
+            names.append((r["recipe"], r["what"]))
+    found = {(r["head_dim"], r["q_len"], r["causal"], r["recipe"], r["what"]): r for r in group}
+    header = ["D", "tokens", "mask", f"T: {group[0]['baseline']}, ms"]
+    header += [f"`{recipe}`" + ("" if what == "kernel" else f", {WHAT[what]}") for recipe, what in names]
+
+    def cells(shape):
+        dim, tokens, causal = shape
+        base = next(r["baseline_ms"] for r in group if (r["head_dim"], r["q_len"], r["causal"]) == shape)
+        line = [str(dim), str(tokens), "causal" if causal else "none", f"{base:.3f}"]
+        for name in names:
+            record = found.get((*shape, *name))
+            line.append(f"{record['ratio']:.2f} T ({record['tops']:.0f})" if record else "-")
+        return line
+
+    yield from rows(header, map(cells, shapes))
+
+
+def quantize_table(group):
+    header = ["recipe", "B x H x tokens x D", "ms", "GB/s at 13 bytes an element", "of a device copy"]
+    yield from rows(header, (
+        [f"`{r['recipe']}`", f"{r['batch']} x {r['q_heads']} x {r['q_len']} x {r['head_dim']}", f"{r['ms']:.4f}",
+         f"{r['gb_per_s']:.0f}", f"{r['ratio']:.2f}"] for r in group))  # fmt: skip
+
+
+def text():
+    lines = [BEGIN, ""]
+    groups = records()
+    if not groups:
+        lines += ["No record lies in `bench/results`.", ""]
+    for (machine, protocol), group in groups.items():
+        commits = sorted({f"{r['commit']} ({r['date']})" for r in group})
+        lines += [f"### {machine}", "", f"{protocol}. Commit {', '.join(commits)}.", ""]
+        attention = [r for r in group if r["what"] in WHAT]
+        quantize = [r for r in group if r["what"] == "quantize"]
+        if attention:
+            lines += [*attention_table(attention), ""]
+        if quantize:
+            lines += ["Quantization of Q, K and V:", "", *quantize_table(quantize), ""]
+    return "\n".join([*lines, END])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--write", action="store_true")
+    choice.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    if not (args.write or args.check):
+        print(text())
+        return 0
+    page = PAGE.read_text(encoding="utf-8")
+    before, rest = page.split(BEGIN, 1)
+    wanted = before + text() + rest.split(END, 1)[1]
+    if args.write:
+        PAGE.write_text(wanted, encoding="utf-8")
+    elif page != wanted:
+        print("docs/performance.md: not up to date: python3 bench/results_table.py --write")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
