@@ -14,10 +14,12 @@
 // is rare (docs/decisions/0002-int8-pv-default.md). A wave owns tile_q / waves rows and never waits for another but at
 // one barrier per tile.
 //
-//   copies     Q, 0 .. stages - 2 |  + 1      | ...            ("| " is a wait and a block_sync)
-//   products                      |  tile 0   | tile 1 ...
+//   copies     Q, tile 0 | tile 1      | tile 2 ..        ("|" is a wait and a block_sync)
+//   products             | tile 0      | tile 1 ..
 //
-// Shared memory: Q, and per stage a tile of K, its digits, a tile of V, K's scales, V's weights; at the end O.
+// Within a tile P is made in steps of 16 or 32 keys, each multiplied at once, so that exponentials run beside products.
+//
+// Shared memory: Q; two stages of a tile of K, its digits, a tile of V, K's scales, V's weights; at the end O.
 #pragma once
 
 #include <cmath>
@@ -27,6 +29,7 @@
 #include "gpu/attention/output_rows.h"
 #include "gpu/attention/params.h"
 #include "gpu/attention/row_bias.h"
+#include "gpu/header.h"
 #include "gpu/target/products.h"
 #include "gpu/target/target.h"
 #include "gpu/target/tile.h"
@@ -40,7 +43,9 @@ template <class T, AttentionConfig kConfig>
 class AttentionKernel {
     static constexpr AttentionConfig c = kConfig;
     static constexpr bool kIntQk = c.qk == Element::kS8, kIntPv = c.v == Element::kS8;
-    static constexpr Element kP = kIntPv ? Element::kU8 : c.v;
+    // Bytes of P are unsigned; where no product takes such, P - 128, and T begins at 128 times V's sums.
+    static constexpr bool kUnsignedP = has_product(T::kChip, Element::kU8, Element::kS8, Element::kS32);
+    static constexpr Element kP = !kIntPv ? c.v : kUnsignedP ? Element::kU8 : Element::kS8;
     static constexpr bool kPermutedV = kIntPv && T::kChip.vendor == Vendor::kNvidia;
     // Scores stay integers until P in tiles without masks whose K scales lie in registers; else they become base-2
     // floats first.
@@ -66,7 +71,9 @@ class AttentionKernel {
     static constexpr int kOutSteps = c.tile_k / OutAtom::kDepth;
     static constexpr int kRows = kScoreM * kResultRows<ScoreAtom>;  // of a lane
     static constexpr int kAtOnce = 2;                               // atoms whose K or V operands are loaded together
-    static constexpr int kOutGroup = kOutN % 8 == 0 ? 8 : 4;        // atoms of channels whose T is held at once
+    // Atoms of channels whose T is held at once: products that do not wait for each other. S is gone by then and leaves
+    // its registers.
+    static constexpr int kOutGroup = kOutN * kOutM <= kScoreM * kScoreN ? kOutN : kOutN / 2;
 
     static_assert(c.tile_q % c.waves == 0 && kWaveRows % ScoreAtom::kQueries == 0 && kWaveRows % OutAtom::kQueries == 0,
                   "whole atoms in every wave");
@@ -91,6 +98,11 @@ class AttentionKernel {
     using Exponents = Fragment<float, ScoreAtom::kResults>[kScoreM][kScoreN];        // base-2 scores
     using Weights = Fragment<uint32_t, kQueryRegisters<OutAtom>>[kOutM][kOutSteps];  // P
 
+    // What a row needs once a tile: in shared memory, to save registers.
+    struct alignas(8) RowConstants {
+        float factor;     // base-2 score per unit of Q's codes times K's values
+        uint32_t repeat;  // q_repeat in every byte
+    };
     // K's scales and V's weights of a tile, copied as one run of bytes.
     static constexpr int kScaleBytes = c.key_scales == KeyScales::kNone ? 0 : c.tile_k * 4;
     static constexpr int kWeightBytes = kIntPv ? c.tile_k : 0;
@@ -100,13 +112,15 @@ class AttentionKernel {
         CopyKeys::kCopies + (c.key_bias ? CopyDigits::kCopies : 0) + CopyValues::kCopies + kVectorCopies;
 
     // Byte offsets into shared memory, and into a stage.
+    static constexpr int kStages = 2;
     static constexpr uint32_t kStagesAt = QueryTile::kBytes;
     static constexpr uint32_t kDigitsAt = KeyTile::kBytes;
     static constexpr uint32_t kValuesAt = kDigitsAt + kDigitBytes;
     static constexpr uint32_t kScalesAt = kValuesAt + ValueTile::kBytes;
     static constexpr uint32_t kWeightsAt = kScalesAt + kScaleBytes;
     static constexpr uint32_t kStageBytes = kWeightsAt + kWeightBytes;
-    static constexpr uint32_t kTilesBytes = kStagesAt + c.stages * kStageBytes;
+    static constexpr uint32_t kRowsAt = kStagesAt + kStages * kStageBytes;  // RowConstants
+    static constexpr uint32_t kTilesBytes = kRowsAt + c.tile_q * sizeof(RowConstants);
     static constexpr uint32_t kOutputBytes = c.waves * Output::kBytes;
 
   public:
@@ -183,12 +197,20 @@ class AttentionKernel {
         const int head = T::block(0) / tiles;
         b_ = head / kv_heads;
         kv_head_ = head - b_ * kv_heads;
-        // A cache knows its lengths; kv_lengths may see less.
-        sequence_ = desc.kv_lengths.given() ? sequence_of(desc, b_) : sequence_of(desc, b_, p_.lengths[b_]);
+        const Sequence sequence = this->sequence();
         first_row_ = (tiles - 1 - (T::block(0) - head * tiles)) * c.tile_q;  // causal: the longest of a head first
-        const int rows = static_cast<int>(sequence_.q_len) * group - first_row_;
+        const int rows = static_cast<int>(sequence.q_len) * group - first_row_;
         rows_ = rows < c.tile_q ? rows : c.tile_q;
-        kv_row_ = p_.kv_rows.begin(b_, kv_head_, kv_heads, sequence_.kv_begin);
+        kv_row_ = p_.kv_rows.begin(b_, kv_head_, kv_heads, sequence.kv_begin);
+    }
+    // Read anew where it is needed: it would cost ten registers.
+    CLARY_DEVICE Sequence sequence() const {
+        const AttentionDesc& desc = p_.desc;
+        // A cache knows its lengths; kv_lengths may see less, and a mask must have a column for every key.
+        int64_t keys = p_.lengths[b_];
+        if (desc.kv_lengths.given()) keys = clamp(integer_at(desc.kv_lengths, b_), 0, keys);
+        if (desc.mask_kind != MaskKind::kNone) keys = clamp(keys, 0, desc.mask.shape[3]);
+        return sequence_of(desc, b_, keys);
     }
     CLARY_DEVICE Row row_at(int row) const { return Row::of(p_.desc, kv_head_, first_row_ + row); }
     // Rows past the end stand for the last one, and are not stored.
@@ -196,10 +218,10 @@ class AttentionKernel {
     CLARY_DEVICE int real_row(int row) const { return row < rows_ ? row : rows_ - 1; }
     CLARY_DEVICE static int row_in_block(int slot) { return T::wave() * kWaveRows + wave_row(T::lane(), slot); }
     CLARY_DEVICE int64_t packed_row(const Row& row) const {
-        return p_.q_rows.begin(b_, row.head, p_.desc.q_heads, sequence_.q_begin) + row.query;
+        return p_.q_rows.begin(b_, row.head, p_.desc.q_heads, sequence().q_begin) + row.query;
     }
     CLARY_DEVICE VisibleSpan span_of(int first, int last) const {
-        return VisibleSpan::of(p_.desc, sequence_, row_at(real_row(first)).query, row_at(real_row(last)).query);
+        return VisibleSpan::of(p_.desc, sequence(), row_at(real_row(first)).query, row_at(real_row(last)).query);
     }
 
     CLARY_DEVICE void block() {
@@ -209,21 +231,15 @@ class AttentionKernel {
         const Source source = source_of_tiles();
         if (!weighted()) store_plain_weights();
         if (range.has(range.first())) fetch_queries();
-        int fetched = range.first(), stage_fetched = 0;
-        CLARY_UNROLL
-        for (int i = 0; i < c.stages - 1; ++i) fetch_next(source, range, fetched, stage_fetched);
+        fetch(source, range, range.first(), 0);
         const VisibleSpan visible = span_of(first, first + kWaveRows - 1);
         const TileRange some = TileRange::some(visible, c.tile_k), all = TileRange::all(visible, c.tile_k);
         start_rows();
-        for (int tile = range.first(), stage = 0; range.has(tile); tile = range.after(tile)) {
-            if (c.stages > 2 && range.has(fetched))
-                T::template wait<c.stages - 2, kStageCopies>();
-            else
-                T::template wait<0, kStageCopies>();
+        for (int tile = range.first(), stage = 0; range.has(tile); tile = range.after(tile), stage ^= 1) {
+            T::template wait<0, kStageCopies>();
             T::block_sync();  // the tile is there for all waves, and nobody reads the tile before it any more
-            fetch_next(source, range, fetched, stage_fetched);
+            fetch(source, range, range.after(tile), stage ^ 1);
             if (works && some.has(tile)) step(tile, stage, !all.has(tile));
-            stage = stage + 1 == c.stages ? 0 : stage + 1;
         }
         T::block_sync();  // the tiles' memory is free
         if (works) finish();
@@ -273,8 +289,8 @@ class AttentionKernel {
         return source;
     }
     CLARY_DEVICE static int vector_byte(int copy) { return (copy * kThreads + T::wave() * T::kLanes + T::lane()) * 16; }
-    // Sets off the copy of the next tile, one group. (Q travels with the first.)
-    CLARY_DEVICE static void fetch_next(const Source& source, const TileRange& range, int& tile, int& stage) {
+    // Sets off the copy of a tile, one group. (Q travels with the first.)
+    CLARY_DEVICE static void fetch(const Source& source, const TileRange& range, int tile, int stage) {
         if (!range.has(tile)) return;
         const int64_t index = tile;
         const char* const keys = source.keys + index * (c.tile_k * kRowBytes);
@@ -289,12 +305,10 @@ class AttentionKernel {
             T::copy16(stage_at(stage) + kScalesAt + static_cast<uint32_t>(vector_byte(copy)),
                       source.vectors[copy] + index * source.vector_step[copy], true, source.vector_step[copy] != 0);
         T::commit();
-        tile = range.after(tile);
-        stage = stage + 1 == c.stages ? 0 : stage + 1;
     }
     // Without scales per token every key of a full tile counts the same: 15 of 15.
     CLARY_DEVICE static void store_plain_weights() {
-        for (int stage = 0; stage < c.stages; ++stage)
+        for (int stage = 0; stage < kStages; ++stage)
             for (int word = T::wave() * T::kLanes + T::lane(); word < kWeightBytes / 4; word += kThreads)
                 T::store(stage_at(stage) + kWeightsAt + static_cast<uint32_t>(word * 4),
                          0x01010101u * numerics::kWeightUnit);
@@ -302,21 +316,32 @@ class AttentionKernel {
 
     CLARY_DEVICE bool weighted() const { return kIntPv && p_.v_weight != nullptr; }
 
+    // Four lanes hold parts of a row; one speaks for it.
+    CLARY_DEVICE static bool owns_row(int slot) { return ScoreAtom::result_at(T::lane(), 0).col == 0 && slot >= 0; }
+    CLARY_DEVICE static SharedAddress constants_at(int slot) {
+        return {kRowsAt + static_cast<uint32_t>(row_in_block(slot)) * static_cast<uint32_t>(sizeof(RowConstants))};
+    }
+    CLARY_DEVICE static RowConstants constants_of(int slot) {
+        return T::template load<RowConstants>(constants_at(slot));
+    }
+
     CLARY_DEVICE void start_rows() {
         bool loud = false;
         static_for<kRows>([&](auto r) {
             const int64_t row = packed_row(row_of_slot(r));
-            factor_[r] = kIntQk ? p_.q_scale[row] * p_.a : p_.a;
+            RowConstants constants{kIntQk ? p_.q_scale[row] * p_.a : p_.a, 0};
             reference_[r] = -kInfinity;
             sum_[r] = 0;
             exact_sum_[r] = 0;
             if constexpr (c.key_bias) {
-                repeat_[r] = p_.q_repeat[row] * 0x01010101u;
-                loud = loud || repeat_[r] == 0;
+                constants.repeat = p_.q_repeat[row] * 0x01010101u;
+                loud = loud || constants.repeat == 0;
             }
+            if (owns_row(r)) T::store(constants_at(r), constants);
         });
         static_for<kOutM, kOutN>([&](auto m, auto n) { out_[m][n].fill(0); });
         if constexpr (c.key_bias) loud_ = T::any(loud);
+        T::wave_sync();
     }
 
     // -- one tile --
@@ -330,19 +355,17 @@ class AttentionKernel {
 
         Scores s;
         scores(stage, s);
-        Weights p;
         if (!kIntScores || masked) {
             Exponents x;
             scale(stage, s, x);
             if constexpr (c.biased) add_bias(tile * c.tile_k, x);
             if (masked) mask(tile * c.tile_k, x);
-            softmax<false>(stage, base, x, {}, p);
+            attend<false>(stage, tile_index, base, value_scale, x, {});
         } else if constexpr (kIntScores) {
             Factors factor;
             factors(stage, factor);
-            softmax<true>(stage, base, s, factor, p);
+            attend<true>(stage, tile_index, base, value_scale, s, factor);
         }
-        accumulate(tile_index, stage, value_scale, p);
     }
 
     CLARY_DEVICE void scores(int stage, Scores& s) const {
@@ -351,14 +374,14 @@ class AttentionKernel {
             // Every digit column of a row of Q holds its repeat.
             Queries query;
             static_for<kScoreM, kQueryRegisters<ScoreAtom>>(
-                [&](auto m, auto reg) { query[m][reg] = repeat_[query_slot(m, reg)]; });
+                [&](auto m, auto reg) { query[m][reg] = constants_of(query_slot(m, reg)).repeat; });
             CLARY_UNROLL
             for (int d = 0; d < kDigitSteps; ++d) multiply(query, digit_tile(stage), d * ScoreAtom::kDepth, s);
         } else {
             multiply_step(0, stage, s);
         }
-        CLARY_NO_UNROLL  // a real loop: its steps have products enough to hide the loads
-            for (int d = c.key_bias ? 0 : 1; d < kScoreSteps; ++d) multiply_step(d, stage, s);
+        CLARY_UNROLL
+        for (int d = c.key_bias ? 0 : 1; d < kScoreSteps; ++d) multiply_step(d, stage, s);
         if constexpr (c.key_bias)
             if (loud_) add_loud_bias(stage, s);
     }
@@ -388,7 +411,10 @@ class AttentionKernel {
     CLARY_DEVICE void add_loud_bias(int stage, Scores& s) const {
         const float unit = p_.q_base[b_ * p_.desc.kv_heads + kv_head_] * p_.a;
         float ratio[kRows];
-        static_for<kRows>([&](auto r) { ratio[r] = repeat_[r] == 0 ? unit / factor_[r] : 0.0f; });
+        static_for<kRows>([&](auto r) {
+            const RowConstants row = constants_of(r);
+            ratio[r] = row.repeat == 0 ? unit / row.factor : 0.0f;
+        });
         // Queries of ones add up the digits.
         Queries ones;
         Scores units;
@@ -408,8 +434,10 @@ class AttentionKernel {
 
     // Base-2 scores.
     CLARY_DEVICE void scale(int stage, const Scores& s, Exponents& x) const {
+        float factors[kRows];
+        static_for<kRows>([&](auto r) { factors[r] = constants_of(r).factor; });
         for_scores([&](auto m, auto n, auto i) {
-            float factor = factor_[row_of(m, i)];
+            float factor = factors[row_of(m, i)];
             if constexpr (c.key_scales != KeyScales::kNone) factor *= key_scale(stage, key_of(n, i));
             x[m][n][i] = static_cast<float>(s[m][n][i]) * factor;
         });
@@ -419,18 +447,20 @@ class AttentionKernel {
     }
 
     CLARY_DEVICE void add_bias(int first, Exponents& x) const {
+        const Sequence sequence = this->sequence();
         static_for<kRows>([&](auto r) {
-            const RowBias bias(p_.desc, sequence_, b_, row_of_slot(r));
+            const RowBias bias(p_.desc, sequence, b_, row_of_slot(r));
             for_scores([&](auto m, auto n, auto i) {
                 const int key = first + key_of(n, i);
-                if (row_of(m, i) == r && key < sequence_.kv_len) x[m][n][i] += bias(key);
+                if (row_of(m, i) == r && key < sequence.kv_len) x[m][n][i] += bias(key);
             });
         });
     }
 
     CLARY_DEVICE void mask(int first, Exponents& x) const {
+        const Sequence sequence = this->sequence();
         static_for<kRows>([&](auto r) {
-            const VisibleKeys keys = VisibleKeys::of(p_.desc, sequence_, row_of_slot(r).query);
+            const VisibleKeys keys = VisibleKeys::of(p_.desc, sequence, row_of_slot(r).query);
             for_scores([&](auto m, auto n, auto i) {
                 if (row_of(m, i) != r || keys.sees(first + key_of(n, i))) return;
                 x[m][n][i] = -kInfinity;
@@ -442,14 +472,15 @@ class AttentionKernel {
         static_for<kScaleGroups, kScaleSlots>([&](auto g, auto slot) {
             const int key = g * kScaleKeys + ScoreAtom::result_at(T::lane(), 0).col % 8 + 2 * slot;
             const float scale = key_scale(stage, key);
-            static_for<kRows>([&](auto r) { factor.of[r][g][slot] = factor_[r] * scale; });
+            static_for<kRows>([&](auto r) { factor.of[r][g][slot] = constants_of(r).factor * scale; });
         });
     }
 
-    // -- online softmax over tile-local maxima: P of the tile, its row sums and its weight c --
+    // -- online softmax over tile-local maxima, and O += float(P V) c with the tile's weight c --
     // x: S, with factors (kIntegers), or base-2 scores.
     template <bool kIntegers, class X>
-    CLARY_DEVICE void softmax(int stage, float base, const X& x, const Factors& factor, Weights& p) {
+    CLARY_DEVICE void attend(int stage, int64_t tile_index, float base, float value_scale, const X& x,
+                             const Factors& factor) {
         float top[kRows], shift[kRows], rescale[kRows];
         row_maxima<kIntegers>(x, factor, top);
         bool moves = false;
@@ -466,10 +497,12 @@ class AttentionKernel {
             shift[r] = kPLog2Top - (seen ? top[r] : 0.0f);
         });
         if (T::any(moves)) rescale_rows(rescale);
+        float weight[kRows];  // of T
+        static_for<kRows>([&](auto r) { weight[r] = weight_[r] * value_scale; });
         if (p_.desc.want_lse)
-            make_p<kIntegers, true>(stage, x, factor, shift, p);
+            multiply_values<kIntegers, true>(stage, tile_index, x, factor, shift, weight);
         else
-            make_p<kIntegers, false>(stage, x, factor, shift, p);
+            multiply_values<kIntegers, false>(stage, tile_index, x, factor, shift, weight);
     }
 
     template <bool kIntegers, class X>
@@ -499,42 +532,111 @@ class AttentionKernel {
         for_out([&](auto m, auto n, auto i) { out_[m][n][i] *= rescale[Output::row_of(m, i)]; });
     }
 
+    // V's weights of a tile, four to a word, as P's operand has them.
+    struct ByteWeights {
+        uint32_t word[kOutSteps][kQueryRegisters<OutAtom>];
+    };
+    // Row sums of P of a tile, parts of a lane.
+    struct Sums {
+        int32_t whole[kRows];  // bytes, each times 15 or its weight
+        float sum[kRows];      // 16 bits
+        float exact[kRows];    // before rounding
+    };
+
+    // P step by step along the keys, each multiplied at once: exponentials and products overlap.
     template <bool kIntegers, bool kWantLse, class X>
-    CLARY_DEVICE void make_p(int stage, const X& x, const Factors& factor, const float (&shift)[kRows], Weights& p) {
-        int32_t whole[kRows];  // row sums of P in bytes, each times 15 or its weight
-        float sum[kRows], exact[kRows];
+    CLARY_DEVICE void multiply_values(int stage, int64_t tile_index, const X& x, const Factors& factor,
+                                      const float (&shift)[kRows], const float (&weight)[kRows]) {
+        Sums sums;
         static_for<kRows>([&](auto r) {
-            whole[r] = 0;
-            sum[r] = exact[r] = 0;
+            sums.whole[r] = 0;
+            sums.sum[r] = sums.exact[r] = 0;
         });
-        uint32_t byte_weights[kOutSteps][kQueryRegisters<OutAtom>];
+        ByteWeights byte_weights;
         if constexpr (kIntPv) load_weights(stage, byte_weights);
-        static_for<kOutSteps, kOutM, kQueryRegisters<OutAtom>>([&](auto step, auto m, auto reg) {
-            constexpr Place first = score_of(0, m, step, reg * OutAtom::kRun);
-            constexpr int r = row_of(first.m, first.i);
-            float e[OutAtom::kRun];
-            exponentials<kIntegers, step, m, reg>(x, factor, shift[r], e);
-            uint32_t& word = p[m][step][reg];
-            if constexpr (kIntPv) {
-                const uint32_t weights = byte_weights[step][word_of_weights(reg)];
-                word = T::template pack4<Element::kU8>(e[0], e[1], e[2], e[3]);
-                whole[r] = T::dot4(word, weights, whole[r]);
-                if constexpr (kWantLse)
-                    static_for<4>([&](auto j) {
-                        exact[r] = T::fma(e[j], static_cast<float>(weights >> (8 * j) & 255u), exact[r]);
+        Weights p;
+        static_for<kOutN / kOutGroup>([&](auto group) {
+            constexpr int first = group * kOutGroup;
+            Fragment<Sum, OutAtom::kResults> t[kOutM][kOutGroup];
+            static_for<kOutM, kOutGroup, OutAtom::kResults>([&](auto m, auto part, auto i) {
+                t[m][part][i] = 0;
+                if constexpr (kIntPv && !kUnsignedP)
+                    t[m][part][i] = 128 * p_.v_sum[tile_index * c.head_dim_v + Output::channel_of(first + part, i)];
+            });
+            static_for<kOutSteps>([&](auto step) {
+                if constexpr (group == 0)
+                    static_for<kOutM, kQueryRegisters<OutAtom>>([&](auto m, auto reg) {
+                        p[m][step][reg] =
+                            make_p<kIntegers, kWantLse, step, m, reg>(x, factor, shift, byte_weights, sums);
                     });
-            } else {
-                word = T::template pack2<kP>(e[0], e[1]);
-                sum[r] += T::template unpack2<kP>(word, 0) + T::template unpack2<kP>(word, 1);
-                if constexpr (kWantLse) exact[r] += e[0] + e[1];
-            }
+                static_for<kOutGroup / kAtOnce>([&](auto pair) {
+                    const auto values = load_values(stage, first + pair * kAtOnce, step);
+                    static_for<kAtOnce, kOutM>([&](auto part, auto m) {
+                        T::template mma<OutAtom>(p[m][step], part_of<kOtherRegisters<OutAtom>>(values, part),
+                                                 t[m][pair * kAtOnce + part]);
+                    });
+                });
+            });
+            flush<first>(t, weight, tile_index);
         });
         constexpr float kUnit = kIntPv ? 1.0f / numerics::kWeightUnit : 1.0f;
         static_for<kRows>([&](auto r) {
-            if constexpr (kIntPv) sum[r] = static_cast<float>(whole[r]);
-            sum_[r] = T::fma(sum[r] * kUnit, weight_[r], sum_[r]);
-            if constexpr (kWantLse) exact_sum_[r] = T::fma(exact[r] * kUnit, weight_[r], exact_sum_[r]);
+            const float sum = kIntPv ? static_cast<float>(sums.whole[r]) : sums.sum[r];
+            sum_[r] = T::fma(sum * kUnit, weight_[r], sum_[r]);
+            if constexpr (kWantLse) exact_sum_[r] = T::fma(sums.exact[r] * kUnit, weight_[r], exact_sum_[r]);
         });
+    }
+
+    CLARY_DEVICE static auto load_values(int stage, int atom, int step) {
+        const int channel = atom * OutAtom::kOthers, depth = step * OutAtom::kDepth;
+        if constexpr (kVBytes == 1)
+            return T::template load_other<OutAtom, kAtOnce>(value_tile(stage), channel, depth);
+        else
+            return T::template load_other_transposed<OutAtom, kAtOnce>(value_tile(stage), depth, channel);
+    }
+
+    // O += float(T) weight for kOutGroup atoms of channels from `first`.
+    template <int first>
+    CLARY_DEVICE void flush(const Fragment<Sum, OutAtom::kResults> (&t)[kOutM][kOutGroup], const float (&weight)[kRows],
+                            int64_t tile_index) {
+        const auto add = [&](auto channel_weight) {
+            static_for<kOutM, kOutGroup, OutAtom::kResults>([&](auto m, auto part, auto i) {
+                float& o = out_[m][first + part][i];
+                o = T::fma(static_cast<float>(t[m][part][i]),
+                           weight[Output::row_of(m, i)] * channel_weight(first + part, i), o);
+            });
+        };
+        if (kIntPv && p_.desc.recipe.v_scale == VScale::kChannelTile) {
+            const float* const scale = p_.v_scale + tile_index * c.head_dim_v;
+            add([=](int atom, int i) { return scale[Output::channel_of(atom, i)]; });
+        } else {
+            add([](int, int) { return 1.0f; });
+        }
+    }
+
+    // One register of P's operand; its elements join the row sums.
+    template <bool kIntegers, bool kWantLse, int step, int m, int reg, class X>
+    CLARY_DEVICE static uint32_t make_p(const X& x, const Factors& factor, const float (&shift)[kRows],
+                                        const ByteWeights& byte_weights, Sums& sums) {
+        constexpr Place first = score_of(0, m, step, reg * OutAtom::kRun);
+        constexpr int r = row_of(first.m, first.i);
+        float e[OutAtom::kRun];
+        exponentials<kIntegers, step, m, reg>(x, factor, shift[r], e);
+        if constexpr (kIntPv) {
+            const uint32_t weights = byte_weights.word[step][word_of_weights(reg)];
+            const uint32_t word = T::template pack4<Element::kU8>(e[0], e[1], e[2], e[3]);
+            sums.whole[r] = T::dot4(word, weights, sums.whole[r]);
+            if constexpr (kWantLse)
+                static_for<4>([&](auto j) {
+                    sums.exact[r] = T::fma(e[j], static_cast<float>(weights >> (8 * j) & 255u), sums.exact[r]);
+                });
+            return kUnsignedP ? word : word ^ 0x80808080u;
+        } else {
+            const uint32_t word = T::template pack2<kP>(e[0], e[1]);
+            sums.sum[r] += T::template unpack2<kP>(word, 0) + T::template unpack2<kP>(word, 1);
+            if constexpr (kWantLse) sums.exact[r] += e[0] + e[1];
+            return word;
+        }
     }
 
     // V's weights in the order of P's operand: registers of different rows share them.
@@ -544,11 +646,11 @@ class AttentionKernel {
             ++first;
         return first;
     }
-    CLARY_DEVICE static void load_weights(int stage, uint32_t (&weights)[kOutSteps][kQueryRegisters<OutAtom>]) {
+    CLARY_DEVICE static void load_weights(int stage, ByteWeights& weights) {
         static_for<kOutSteps, kQueryRegisters<OutAtom>>([&](auto step, auto reg) {
             if constexpr (word_of_weights(reg) != reg) return;
             const int position = step * OutAtom::kDepth + OutAtom::query_at(T::lane(), reg * OutAtom::kRun).col;
-            weights[step][reg] =
+            weights.word[step][reg] =
                 T::template load<uint32_t>(stage_at(stage) + kWeightsAt + static_cast<uint32_t>(position));
         });
     }
@@ -573,49 +675,12 @@ class AttentionKernel {
         static_for<kOutM, kOutN, OutAtom::kResults>(visit);
     }
 
-    // -- O += float(P V) c --
-    CLARY_DEVICE void accumulate(int64_t tile_index, int stage, float value_scale, const Weights& p) {
-        float weight[kRows];
-        static_for<kRows>([&](auto r) { weight[r] = weight_[r] * value_scale; });
-        static_for<kOutN / kOutGroup>([&](auto group) {
-            constexpr int n = group * kOutGroup;
-            Fragment<Sum, OutAtom::kResults> t[kOutM][kOutGroup];
-            static_for<kOutM, kOutGroup>([&](auto m, auto part) { t[m][part].fill(0); });
-            static_for<kOutSteps, kOutGroup / kAtOnce>([&](auto step, auto pair) {
-                Fragment<uint32_t, kAtOnce * kOtherRegisters<OutAtom>> values;
-                constexpr int channel = (n + pair * kAtOnce) * OutAtom::kOthers;
-                if constexpr (kVBytes == 1)
-                    values =
-                        T::template load_other<OutAtom, kAtOnce>(value_tile(stage), channel, step * OutAtom::kDepth);
-                else
-                    values = T::template load_other_transposed<OutAtom, kAtOnce>(value_tile(stage),
-                                                                                 step * OutAtom::kDepth, channel);
-                static_for<kAtOnce, kOutM>([&](auto part, auto m) {
-                    T::template mma<OutAtom>(p[m][step], part_of<kOtherRegisters<OutAtom>>(values, part),
-                                             t[m][pair * kAtOnce + part]);
-                });
-            });
-            const auto flush = [&](auto channel_weight) {
-                static_for<kOutM, kOutGroup, OutAtom::kResults>([&](auto m, auto part, auto i) {
-                    float& o = out_[m][n + part][i];
-                    o = T::fma(static_cast<float>(t[m][part][i]),
-                               weight[Output::row_of(m, i)] * channel_weight(n + part, i), o);
-                });
-            };
-            if (kIntPv && p_.desc.recipe.v_scale == VScale::kChannelTile) {
-                const float* const scale = p_.v_scale + tile_index * c.head_dim_v;
-                flush([=](int atom, int i) { return scale[Output::channel_of(atom, i)]; });
-            } else {
-                flush([](int, int) { return 1.0f; });
-            }
-        });
-    }
-
     // -- results --
     CLARY_DEVICE void finish() {
         const AttentionDesc& desc = p_.desc;
         float inverse[kRows], share[kRows];
-        static_for<kRows>([&](auto r) { finish_row(r, inverse[r], share[r]); });
+        const bool packed_for_this = headers_match(p_.headers);  // else nothing here means anything
+        static_for<kRows>([&](auto r) { finish_row(r, packed_for_this, inverse[r], share[r]); });
 
         const int64_t head_channel = (b_ * desc.kv_heads + kv_head_) * c.head_dim_v;
         const bool by_channel = desc.recipe.v_scale == VScale::kChannel;
@@ -635,12 +700,13 @@ class AttentionKernel {
         Output::store(out_, scratch, desc.out, static_cast<int>(desc.head_dim_v), rows_ - first, [&](int row) {
             const Row at = row_at(first + row);
             return b_ * desc.out.batch_stride + at.head * desc.out.head_stride +
-                   (sequence_.q_begin + at.query) * desc.out.token_stride;
+                   (sequence().q_begin + at.query) * desc.out.token_stride;
         });
     }
 
-    // What a row of O is multiplied by, and the share of the softmax that is not the sink's; stores the row's LSE.
-    CLARY_DEVICE void finish_row(int r, float& inverse, float& share) const {
+    // What a row of O is multiplied by, and the share of the softmax that is not the sink's; stores the row's LSE. All NaN
+    // where !valid.
+    CLARY_DEVICE void finish_row(int r, bool valid, float& inverse, float& share) const {
         const AttentionDesc& desc = p_.desc;
         const float l = T::row_sum(sum_[r]), reference = reference_[r];
         const float sum = desc.want_lse ? T::row_sum(exact_sum_[r]) : l;
@@ -658,22 +724,20 @@ class AttentionKernel {
             lse = both;
         }
         inverse = empty ? 0.0f : share / l;
+        if (!valid) inverse = share = lse = __builtin_nanf("");
         if (desc.want_lse && row_in_block(r) < rows_ && ScoreAtom::result_at(T::lane(), 0).col == 0)
             desc.lse[b_ * desc.lse_batch_stride + row.head * desc.lse_head_stride +
-                     (sequence_.q_begin + row.query) * desc.lse_token_stride] = lse;
+                     (sequence().q_begin + row.query) * desc.lse_token_stride] = lse;
     }
 
     const AttentionParams& p_;
     int b_, kv_head_;
-    Sequence sequence_;
     int first_row_;      // of the block, among the rows of the kv head
     int rows_;           // of the block that exist
     int64_t kv_row_;     // where the sequence begins in the packed K and V
     bool loud_ = false;  // some row of the wave has repeat 0
 
     // Of the lane's rows.
-    float factor_[kRows];     // base-2 score per unit of Q's codes times K's values
-    uint32_t repeat_[kRows];  // q_repeat in every byte
     float reference_[kRows];  // R; -inf before the first tile with a visible key
     float weight_[kRows];     // c of the current tile
     float sum_[kRows];        // the lane's part of l, in units of kPTop 2^R

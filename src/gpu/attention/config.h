@@ -25,7 +25,6 @@ struct AttentionConfig {
     int tile_q;   // rows of a block
     int tile_k;   // keys of a step, the recipe's tile
     int waves;    // of a block
-    int stages;   // key tiles in shared memory
     int blocks;   // of a multiprocessor, which bounds the registers
 
     friend constexpr bool operator==(const AttentionConfig&, const AttentionConfig&) = default;

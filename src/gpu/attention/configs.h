@@ -38,7 +38,7 @@ inline AttentionNeeds needs_of(const AttentionDesc& desc) {
             .v = element_of(r.pv),
             .head_dim = static_cast<int>(padded_dim_mma(desc.head_dim)),
             .head_dim_v = static_cast<int>(padded_dim_mma(desc.head_dim_v)),
-            .tile_k = r.tile,
+            .tile_k = r.quantized() ? r.tile : 64,  // exact recipes have no tiles of their own
             .key_bias = r.key_bias(),
             .key_scales = !r.quantized() ? KeyScales::kNone
                           : per_key      ? KeyScales::kKey
@@ -46,9 +46,14 @@ inline AttentionNeeds needs_of(const AttentionDesc& desc) {
             .biased = desc.biased()};
 }
 
-// A wave has one atom's rows: 16 (two atoms of 8 on sm75). Four waves make a block, so that two blocks share a
-// multiprocessor and one multiplies while the other is in its softmax.
+// A wave has one atom's rows: 16 (two atoms of 8 on sm75), with up to 255 registers a lane, so eight waves fill a
+// multiprocessor. Two blocks of four are faster than one of eight, because they do not wait for each other (H200: 402
+// against 369 TOPS, int8_int8 accurate, D 128, S 16384); they need to fit into shared memory side by side.
 constexpr AttentionConfig config_for(const AttentionNeeds& n) {
+    constexpr int kHalf = 113 * 1024, kWhole = 163 * 1024;  // bytes of sm80 and later datacenter chips
+    const int qk = n.head_dim * element_bits(n.qk) / 8, digits = n.key_bias ? 32 : 0;
+    const int tiles = 2 * n.tile_k * (qk + digits + n.head_dim_v * element_bits(n.v) / 8 + 5);
+    const bool two = 64 * qk + tiles <= kHalf, eight = !two && 128 * qk + tiles <= kWhole;
     return {.qk = n.qk,
             .v = n.v,
             .head_dim = n.head_dim,
@@ -56,11 +61,10 @@ constexpr AttentionConfig config_for(const AttentionNeeds& n) {
             .key_bias = n.key_bias,
             .key_scales = n.key_scales,
             .biased = n.biased,
-            .tile_q = 64,
+            .tile_q = eight ? 128 : 64,
             .tile_k = n.tile_k,
-            .waves = 4,
-            .stages = 2,
-            .blocks = 2};
+            .waves = eight ? 8 : 4,
+            .blocks = two ? 2 : 1};
 }
 
 inline int64_t attention_blocks(const AttentionDesc& desc, int tile_q) {
@@ -69,9 +73,9 @@ inline int64_t attention_blocks(const AttentionDesc& desc, int tile_q) {
 }
 
 inline AttentionParams attention_params(const AttentionDesc& desc, int64_t kv_capacity, const void* packed_q,
-                                        const void* packed_kv) {
-    const PackedLayout q = packed_q_layout(desc, kMmaArrangement);
-    const PackedLayout kv = packed_kv_layout(desc, kv_capacity, kMmaArrangement);
+                                        const void* packed_kv, const Arrangement& arrangement = kMmaArrangement) {
+    const PackedLayout q = packed_q_layout(desc, arrangement);
+    const PackedLayout kv = packed_kv_layout(desc, kv_capacity, arrangement);
     AttentionParams p;
     p.desc = desc;
     p.q_rows = packed_q_rows(desc);
@@ -91,6 +95,7 @@ inline AttentionParams attention_params(const AttentionDesc& desc, int64_t kv_ca
     p.tile_base = section<float>(kv, packed_kv, "tile_base");
     p.q_base = section<float>(kv, packed_kv, "q_base");
     p.v_codes = section<void>(kv, packed_kv, "v_codes");
+    p.v_sum = section<int32_t>(kv, packed_kv, "v_sum");
     p.v_scale = section<float>(kv, packed_kv, "v_scale");
     p.v_weight = section<uint8_t>(kv, packed_kv, "v_weight");
     p.v_mean = section<float>(kv, packed_kv, "v_mean");

@@ -56,7 +56,9 @@ struct TileRange {
     }
     CLARY_DEVICE int first() const { return keep > 0 ? 0 : begin; }
     CLARY_DEVICE int after(int tile) const { return tile + 1 == keep ? begin : tile + 1; }
-    CLARY_DEVICE bool has(int tile) const { return tile < keep || (tile >= begin && tile < end); }
+    CLARY_DEVICE bool has(int tile) const {  // without branches
+        return (static_cast<int>(tile < keep) | (static_cast<int>(tile >= begin) & static_cast<int>(tile < end))) != 0;
+    }
 
   private:
     CLARY_DEVICE static TileRange joined(int keep, int begin, int end) {

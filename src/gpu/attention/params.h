@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the attention kernels read and write: the problem, with device pointers in it, and the packed Q, K and V in the
-// arrangement kMmaArrangement (core/packed.h; meanings of the sections: docs/packed_format.md).
+// machine's arrangement (gpu/arrangement.h; meanings of the sections: docs/packed_format.md).
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,7 @@ struct AttentionParams {
     const float* tile_base = nullptr;   // [.., tile]
     const float* q_base = nullptr;      // [sequence, kv head]
     const void* v_codes = nullptr;      // 8 bit: [.., tile, dim_v, tile keys]; 16 bit: [.., row, dim_v]
+    const int32_t* v_sum = nullptr;     // [.., tile, dim_v]: sums of V's codes; null: not of this arrangement
     const float* v_scale = nullptr;     // by recipe: per channel, per channel and tile, per tile; null: none
     const uint8_t* v_weight = nullptr;  // [.., row], in V's order
     const float* v_mean = nullptr;      // [sequence, kv head, dim_v]
