@@ -199,6 +199,8 @@ PackedLayout packed_kv_layout(const AttentionDesc& desc, int64_t kv_capacity, co
         layout.add("v_codes", storage(recipe.pv), {items, heads, rows, dim_v});
     else
         layout.add("v_codes", storage(recipe.pv), {items, heads, tiles, dim_v, recipe.tile});
+    if (arrangement.v_sums && recipe.pv == Format::kInt8)
+        layout.add("v_sum", DType::kI32, {items, heads, tiles, dim_v});
     switch (recipe.v_scale) {
         case VScale::kNone:
             if (recipe.pv == Format::kFp16 && recipe.quantized())

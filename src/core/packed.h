@@ -11,6 +11,7 @@
 
 #include "clary/clary.h"
 #include "core/desc.h"
+#include "numerics/permutation.h"
 
 namespace clary {
 
@@ -43,6 +44,13 @@ struct Arrangement {
     // The key bias as kDigitColumns more int8 columns of q_codes (each holds q_repeat) and k_codes (digits), which the
     // MMA adds up; else as k_pair.
     bool digit_columns;
+    // 8-bit V has the keys of a tile in their own order, not in that of numerics/permutation.h.
+    bool v_in_order = false;
+    // Where products have no unsigned operand, P is multiplied as P - 128, and v_sum makes up for it.
+    bool v_sums = false;
+
+    // Of a key within its tile, for 8-bit V and its weights.
+    constexpr int64_t v_place(int64_t key) const { return v_in_order ? key : numerics::v_position(key); }
 };
 constexpr int64_t padded_dim_cpu(int64_t head_dim) { return round_up(head_dim, kDimMultiple); }
 constexpr int64_t padded_dim_mma(int64_t head_dim) {
@@ -52,6 +60,7 @@ constexpr int64_t padded_dim_mma(int64_t head_dim) {
 }
 inline constexpr Arrangement kCpuArrangement{padded_dim_cpu, false};
 inline constexpr Arrangement kMmaArrangement{padded_dim_mma, true};
+inline constexpr Arrangement kMetaxArrangement{padded_dim_mma, true, true, true};
 
 // kv_capacity 0: exactly kv_len, no room to append.
 PackedLayout packed_q_layout(const AttentionDesc& desc, const Arrangement& arrangement);

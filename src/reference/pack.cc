@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reference/pack.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include "numerics/digits.h"
 #include "numerics/formats.h"
-#include "numerics/permutation.h"
 
 namespace clary::reference {
 namespace {
@@ -72,7 +72,7 @@ void pack_head(const AttentionDesc& desc, int64_t b, int64_t kv_head, const Head
             store_code(k_codes, kv, (first + j) * width + dim + column, numerics::digit(o.bias_units[key], column));
         store(layout, kv, "k_scale", first + j, o.k_scale[key]);
         store(layout, kv, "k_pair", (first + j) * 2, o.bias_units[key]);
-        const int64_t begin = (first + j) / tile * tile, position = numerics::v_position((first + j) % tile);
+        const int64_t begin = (first + j) / tile * tile, position = arrangement.v_place((first + j) % tile);
         for (int64_t d = 0; d < o.dim_v; ++d)
             store_code(
                 v_codes, kv,
@@ -82,6 +82,14 @@ void pack_head(const AttentionDesc& desc, int64_t b, int64_t kv_head, const Head
     }
     for (int64_t t = 0; t < o.tiles(); ++t)
         store(layout, kv, "tile_base", first / tile + t, o.tile_base[static_cast<size_t>(t)]);
+    if (auto* const sums = section<int32_t>(layout, kv, "v_sum"))
+        for (int64_t t = 0; t < o.tiles(); ++t)
+            for (int64_t d = 0; d < o.dim_v; ++d) {
+                float sum = 0;
+                for (int64_t j = t * tile; j < std::min((t + 1) * tile, o.kv_len); ++j)
+                    sum += o.v[static_cast<size_t>(j * o.dim_v + d)];
+                sums[(first / tile + t) * width_v + d] = static_cast<int32_t>(sum);
+            }
     for (int64_t d = 0; d < o.dim && o.recipe.quantized(); ++d) {
         const bool smooth_k = !o.c_k.empty();
         store(layout, kv, "c_k", vectors * dim + d, smooth_k ? o.c_k[static_cast<size_t>(d)] : 0.0f);

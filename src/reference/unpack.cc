@@ -6,7 +6,6 @@
 
 #include "numerics/digits.h"
 #include "numerics/formats.h"
-#include "numerics/permutation.h"
 #include "reference/oracle.h"
 #include "reference/parallel.h"
 #include "reference/rows.h"
@@ -96,7 +95,8 @@ void unpack_k(const PackedLayout& layout, const void* buffer, int64_t first_row,
     o->q_base = section<float>(layout, buffer, "q_base")[vectors_row];
 }
 
-void unpack_v(const PackedLayout& layout, const void* buffer, int64_t first_row, int64_t vectors_row, HeadOperands* o) {
+void unpack_v(const PackedLayout& layout, const void* buffer, int64_t first_row, int64_t vectors_row,
+              const Arrangement& arrangement, HeadOperands* o) {
     const Recipe& recipe = o->recipe;
     const Codes codes(layout, buffer, "v_codes");
     const auto* scale = section<float>(layout, buffer, "v_scale");
@@ -106,8 +106,8 @@ void unpack_v(const PackedLayout& layout, const void* buffer, int64_t first_row,
     const int64_t width = in_tiles ? find_section(layout, "v_codes")->shape[3] : codes.columns(),
                   first_tile = first_row / recipe.tile;
     for (int64_t j = 0; j < o->kv_len; ++j) {
-        // 8-bit V is transposed within its tile, and it and its weights have the keys permuted in runs of 16.
-        const int64_t tile = first_tile + j / recipe.tile, position = numerics::v_position(j % recipe.tile);
+        // 8-bit V is transposed within its tile, and it and its weights may have the keys in an order of their own.
+        const int64_t tile = first_tile + j / recipe.tile, position = arrangement.v_place(j % recipe.tile);
         for (int64_t d = 0; d < o->dim_v; ++d)
             o->v.push_back(codes[recipe.v_scale == VScale::kNone ? (first_row + j) * width + d
                                                                  : (tile * width + d) * recipe.tile + position]);
@@ -151,7 +151,7 @@ Status unpack_head(const AttentionDesc& desc, int64_t kv_capacity, const void* p
     const int64_t vectors_row = b * desc.kv_heads + kv_head;
     unpack_q(desc, packed_q_layout(desc, arrangement), packed_q, sequence, b, kv_head, &o);
     unpack_k(layout, packed_kv, first_row, vectors_row, &o);
-    unpack_v(layout, packed_kv, first_row, vectors_row, &o);
+    unpack_v(layout, packed_kv, first_row, vectors_row, arrangement, &o);
     *operands = std::move(o);
     return Status::ok();
 }

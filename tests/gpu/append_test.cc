@@ -70,13 +70,13 @@ void check_pieces(const Case& c, const char* recipe, const std::vector<int64_t>&
     ASSERT_EQ(c.kv_len, std::accumulate(pieces.begin(), pieces.end(), int64_t{0}));
     Problem problem(c);
     const AttentionDesc desc = desc_of(problem.params, recipe);
-    Packed cache(desc, kCapacity), whole(desc, kCapacity);
+    Packed cache(desc, kCapacity, T::kChip), whole(desc, kCapacity, T::kChip);
     quantize<T>(cache.params(slice(desc, 0, pieces[0])));
     if (testing::Test::HasFatalFailure()) return;
     quantize<T>(whole.params(with_vectors(desc, cache)));
     int64_t length = pieces[0];
     for (size_t i = 1; i < pieces.size(); ++i) {
-        quantize<T>(gpu::append_params(slice(desc, length, pieces[i]), kCapacity, cache.kv.data()));
+        quantize<T>(cache.append_params(slice(desc, length, pieces[i])));
         if (testing::Test::HasFatalFailure()) return;
         length += pieces[i];
     }
@@ -101,7 +101,7 @@ TEST(GpuAppend, OneAtATime) {
 }
 
 TEST(GpuAppend, WavesOf64) {
-    for (const char* recipe : {"int8_int8", "int8_fp16+tile=64", "bf16_bf16"})
+    for (const char* recipe : {"int8_int8", "int8_int8+v_scale=channel_tile+tile=64", "int8_fp16+tile=64", "bf16_bf16"})
         check_pieces<sim::Sim<gpu::kXcore1000>>(cache_case(363), recipe, {100, 60, 3, 200});
 }
 
@@ -135,7 +135,7 @@ TEST(GpuAppend, SequencesGrowByTheirOwnLengths) {
         int32_t more[] = {140, 10};
         part.kv_lengths.data = more;
         part.kv_lengths.dtype = DType::kI32;
-        quantize<Sm80>(gpu::append_params(part, kCapacity, cache.kv.data()));
+        quantize<Sm80>(cache.append_params(part));
         if (HasFatalFailure()) return;
         const auto* const lengths = section<int64_t>(cache.kv_layout, cache.kv.data(), "lengths");
         EXPECT_EQ(lengths[0], 170);
@@ -164,7 +164,7 @@ TEST(GpuAppend, BeyondTheCapacityGivesNan) {
         AttentionDesc fits = slice(desc, 0, kSmall);
         quantize<Sm80>(whole.params(with_vectors(fits, cache)));
         for (int again = 0; again < 2; ++again) {
-            quantize<Sm80>(gpu::append_params(part, kSmall, cache.kv.data()));
+            quantize<Sm80>(cache.append_params(part));
             if (HasFatalFailure()) return;
             EXPECT_TRUE(cache.kv.canaries_intact());
             const auto* const lengths = section<int64_t>(cache.kv_layout, cache.kv.data(), "lengths");
@@ -200,7 +200,7 @@ TEST(GpuAppend, ForeignBuffersAreNotTouched) {
     const auto* const begin = static_cast<const unsigned char*>(cache.kv.data());
     const std::vector<unsigned char> before(begin, begin + cache.kv.size());
     desc.scale *= 2;
-    quantize<Sm80>(gpu::append_params(desc, kCapacity, cache.kv.data()));
+    quantize<Sm80>(cache.append_params(desc));
     EXPECT_EQ(std::memcmp(begin, before.data(), before.size()), 0);
 }
 

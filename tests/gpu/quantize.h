@@ -67,15 +67,20 @@ struct Packed {
     PackedLayout q_layout, kv_layout;
     Guarded q, kv;
     int64_t kv_capacity;
+    const Arrangement& arrangement;
 
-    explicit Packed(const AttentionDesc& desc, int64_t capacity = 0)
-        : q_layout(packed_q_layout(desc, kMmaArrangement)),
-          kv_layout(packed_kv_layout(desc, capacity, kMmaArrangement)),
+    explicit Packed(const AttentionDesc& desc, int64_t capacity = 0, const gpu::Machine& machine = gpu::kSm80)
+        : q_layout(packed_q_layout(desc, gpu::arrangement_of(machine))),
+          kv_layout(packed_kv_layout(desc, capacity, gpu::arrangement_of(machine))),
           q(static_cast<size_t>(q_layout.bytes)),
           kv(static_cast<size_t>(kv_layout.bytes)),
-          kv_capacity(capacity) {}
+          kv_capacity(capacity),
+          arrangement(gpu::arrangement_of(machine)) {}
     QuantizeParams params(const AttentionDesc& desc) {
-        return gpu::quantize_params(desc, kv_capacity, q.data(), kv.data(), nullptr);
+        return gpu::quantize_params(desc, kv_capacity, q.data(), kv.data(), nullptr, arrangement);
+    }
+    QuantizeParams append_params(const AttentionDesc& desc) {
+        return gpu::append_params(desc, kv_capacity, kv.data(), arrangement);
     }
     const float* vectors(const char* name) const { return section<float>(kv_layout, kv.data(), name); }
 };

@@ -71,6 +71,24 @@ std::vector<float> of_good_rows(const reference::HeadOperands& o, std::vector<fl
     return of_rows;
 }
 
+// v_sum of every tile and channel, where there is one, against the codes.
+void expect_sums(const AttentionDesc& desc, const Packed& packed, int64_t b, int64_t h,
+                 const reference::HeadOperands& got) {
+    const auto* const sums = section<int32_t>(packed.kv_layout, packed.kv.data(), "v_sum");
+    EXPECT_EQ(sums != nullptr, packed.arrangement.v_sums && desc.recipe.pv == Format::kInt8);
+    if (sums == nullptr) return;
+    const PackedRows rows = packed_kv_rows(desc, packed.kv_capacity);
+    const int64_t dim_v = find_section(packed.kv_layout, "v_sum")->shape[3], tile = desc.recipe.tile;
+    const int64_t first = rows.begin(b, h, desc.kv_heads, sequence_of(desc, b).kv_begin) / tile;
+    for (int64_t t = 0; t < got.tiles(); ++t)
+        for (int64_t d = 0; d < dim_v; ++d) {
+            int64_t sum = 0;
+            for (int64_t j = t * tile; j < std::min((t + 1) * tile, got.kv_len) && d < got.dim_v; ++j)
+                sum += static_cast<int64_t>(got.v[static_cast<size_t>(j * got.dim_v + d)]);
+            ASSERT_EQ(sums[(first + t) * dim_v + d], sum) << "tile " << t << ", channel " << d;
+        }
+}
+
 // Every head of the packed buffers against the reference quantizer with the same vectors.
 void expect_as_reference(const AttentionDesc& desc, const Packed& packed, double mean_error) {
     EXPECT_TRUE(packed.q.canaries_intact() && packed.kv.canaries_intact());
@@ -84,8 +102,9 @@ void expect_as_reference(const AttentionDesc& desc, const Packed& packed, double
             const reference::HeadOperands expected = reference::quantize_head(given, b, h);
             reference::HeadOperands got;
             ASSERT_TRUE(reference::unpack_head(desc, packed.kv_capacity, packed.q.data(), packed.kv.data(), b, h, &got,
-                                               kMmaArrangement)
+                                               packed.arrangement)
                             .is_ok());
+            expect_sums(desc, packed, b, h, got);
             if (expected.q_len == 0) continue;  // nothing reads q_base, nor what follows from it
             EXPECT_EQ(got.kv_len, expected.kv_len);
             expect_near("v_mean", got.v_mean, expected.v_mean, kScaleError, mean_error);
@@ -121,7 +140,7 @@ void run_case(const Case& c, const char* recipe) {
     Problem problem(c);
     const AttentionDesc desc = desc_of(problem.params, recipe);
     ASSERT_TRUE(gpu::quantizes(desc.recipe));
-    Packed packed(desc);
+    Packed packed(desc, 0, T::kChip);
     quantize<T>(packed.params(desc));
     if (testing::Test::HasFatalFailure()) return;
     EXPECT_EQ(problem.damage(), "");

@@ -2,7 +2,9 @@
 // Operands survive the packed format: written into buffers as the layout says, read back by unpack_head.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "core/packed.h"
 #include "reference/oracle.h"
@@ -47,7 +49,7 @@ TEST_P(Packed, Dense) {
     Problem p({2, 4, 2, 21, 150, 24, 40});
     p.fill(1);
     ASSERT_TRUE(parse_recipe(GetParam(), &p.desc.recipe).is_ok());
-    for (const Arrangement& arrangement : {kCpuArrangement, kMmaArrangement})
+    for (const Arrangement& arrangement : {kCpuArrangement, kMmaArrangement, kMetaxArrangement})
         expect_same_through_packing(p, arrangement);
 }
 
@@ -65,7 +67,7 @@ TEST_P(Packed, Varlen) {
     p.desc.cu_seqlens_q = view(cu_q.data(), DType::kI32, {4});
     p.desc.cu_seqlens_k = view(cu_k.data(), DType::kI32, {4});
     ASSERT_TRUE(parse_recipe(GetParam(), &p.desc.recipe).is_ok());
-    for (const Arrangement& arrangement : {kCpuArrangement, kMmaArrangement})
+    for (const Arrangement& arrangement : {kCpuArrangement, kMmaArrangement, kMetaxArrangement})
         expect_same_through_packing(p, arrangement);
 }
 
@@ -80,9 +82,37 @@ TEST(Packed, NegativeScaleLiesInTheCodes) {
     p.desc.scale = -0.3;
     for (const char* text : {"int8_int8", "fp16_fp16"}) {
         ASSERT_TRUE(parse_recipe(text, &p.desc.recipe).is_ok());
-        for (const Arrangement& arrangement : {kCpuArrangement, kMmaArrangement})
+        for (const Arrangement& arrangement : {kCpuArrangement, kMmaArrangement, kMetaxArrangement})
             expect_same_through_packing(p, arrangement);
     }
+}
+
+// Every tile and channel of v_sum, keys that do not exist included: their codes are zeros.
+TEST(Packed, SumsOfVAreThoseOfTheBytes) {
+    Problem p({2, 2, 2, 5, 150, 24, 40});
+    p.fill(4);
+    for (const char* text : {"int8_int8+tile=64", "int8_int8:fast", "int4_int8"}) {
+        ASSERT_TRUE(parse_recipe(text, &p.desc.recipe).is_ok());
+        const PackedLayout q_layout = packed_q_layout(p.desc, kMetaxArrangement);
+        const PackedLayout layout = packed_kv_layout(p.desc, 0, kMetaxArrangement);
+        std::vector<std::byte> q(static_cast<size_t>(q_layout.bytes)), kv(static_cast<size_t>(layout.bytes));
+        for (int64_t b = 0; b < p.desc.batch; ++b)
+            for (int64_t h = 0; h < p.desc.kv_heads; ++h)
+                reference::pack_head(p.desc, b, h, reference::quantize_head(p.desc, b, h), q.data(), kv.data(),
+                                     kMetaxArrangement);
+        const auto* const codes = section<int8_t>(layout, kv.data(), "v_codes");
+        const auto* const sums = section<int32_t>(layout, kv.data(), "v_sum");
+        const clary_section& s = *find_section(layout, "v_sum");
+        for (int64_t i = 0; i < s.shape[0] * s.shape[1] * s.shape[2] * s.shape[3]; ++i)
+            ASSERT_EQ(sums[i], std::accumulate(codes + i * layout.tile, codes + (i + 1) * layout.tile, 0)) << i;
+        EXPECT_NE(*std::max_element(sums, sums + s.shape[3]), 0);
+        // Key 1 of a tile lies beside key 0, and key 2 beside that.
+        const reference::HeadOperands o = reference::quantize_head(p.desc, 0, 0);
+        for (size_t key = 0; key < 16; ++key) EXPECT_EQ(codes[key], static_cast<int8_t>(o.v[key * 40]));
+    }
+    EXPECT_EQ(find_section(packed_kv_layout(p.desc, 0, kMmaArrangement), "v_sum"), nullptr);
+    ASSERT_TRUE(parse_recipe("int8_fp16", &p.desc.recipe).is_ok());
+    EXPECT_EQ(find_section(packed_kv_layout(p.desc, 0, kMetaxArrangement), "v_sum"), nullptr);
 }
 
 TEST(Packed, RefusesWhatTheFormatDoesNotHold) {

@@ -19,6 +19,7 @@
 
 #include <cmath>
 
+#include "gpu/arrangement.h"
 #include "gpu/quantize/channel_maximum.h"
 #include "gpu/quantize/rows.h"
 #include "gpu/quantize/slab.h"
@@ -33,6 +34,9 @@ class PackKernel {
     using Row = Rows<T, kConfig.dim>;
     using VRow = Rows<T, kConfig.dim_v>;
     using Channels = ChannelMaximum<T, kConfig.dim_v>;
+
+    // core/packed.h; codes and sums of 8-bit V.
+    static constexpr bool kInOrder = arrangement_of(T::kChip).v_in_order, kSums = arrangement_of(T::kChip).v_sums;
 
     static constexpr int larger(int a, int b) { return a > b ? a : b; }
 
@@ -328,7 +332,8 @@ class PackKernel {
             put(kVInverseAt, row, weight > 0 ? 1.0f / numerics::v_token_scale(t_tile, weight) : 0.0f);
             put(kBiasAt, row, weight > 0 ? -T::log2(ratio) : 0.0f);
             if (row < slab.tiles * tile)
-                p.v_weight[slab.packed_row + numerics::v_position(row)] = static_cast<uint8_t>(weight);
+                p.v_weight[slab.packed_row + (kInOrder ? row : numerics::v_position(row))] =
+                    static_cast<uint8_t>(weight);
         }
     }
 
@@ -401,12 +406,18 @@ class PackKernel {
     // Codes of the lane's keys within [begin, end) to [channel][key in V's order]: the four keys of a lane are one word.
     // The word of quad q and run c of channels lies at q ^ swizzle(c): 32 lanes meet 32 banks.
     CLARY_DEVICE static int swizzle(int chunk) { return chunk % VRow::kLanesPerRow * (32 / VRow::kLanesPerRow); }
+    // In their own order four keys are the halves of words of two neighbouring quads.
+    CLARY_DEVICE static uint32_t word_in_order(uint32_t word, bool odd) {
+        const uint32_t other = T::shuffle_xor(word, VRow::kLanesPerRow);
+        return odd ? (word & 0xffff0000u) | other >> 16 : (word & 0xffffu) | other << 16;
+    }
     template <bool kPerChannel>
     CLARY_DEVICE static void stage_codes(const QuantizeParams& p, const VRow& x, const float* inverse, int begin,
                                          int end) {
         const bool fp8 = kPerChannel && p.desc.recipe.pv == Format::kFp8;
-        const int quad = VRow::quad();
-        if (VRow::first_row() < begin || VRow::first_row() >= end) return;
+        const int quad = VRow::quad(), index = kInOrder ? quad / 4 * 4 + quad % 4 / 2 + quad % 2 * 2 : quad;
+        const bool mine = VRow::first_row() >= begin && VRow::first_row() < end;
+        if (!kInOrder && !mine) return;
         float factor[VRow::kRows];
         CLARY_UNROLL
         for (int i = 0; i < VRow::kRows; ++i) factor[i] = kPerChannel ? 0.0f : inverse[i] * x.norm;
@@ -424,8 +435,9 @@ class PackKernel {
             else
                 word = T::low_bytes(x.code(0, column, factor[0]), x.code(1, column, factor[1]),
                                     x.code(2, column, factor[2]), x.code(3, column, factor[3]));
-            const int place = channel * 32 + (quad ^ swizzle(channel / 8));
-            T::store(SharedAddress{kCodesAt + static_cast<uint32_t>(place * 4)}, word);
+            if constexpr (kInOrder) word = word_in_order(word, quad % 2 != 0);
+            const int place = channel * 32 + (index ^ swizzle(channel / 8));
+            if (mine) T::store(SharedAddress{kCodesAt + static_cast<uint32_t>(place * 4)}, word);
         }
     }
     CLARY_DEVICE static uint32_t fp8_codes(const VRow& x, int column, const float* factor) {
@@ -445,10 +457,27 @@ class PackKernel {
             if constexpr (VRow::kLanesPerRow == 16)
                 if ((flip & 2) != 0) run = Bytes16{{run.word[2], run.word[3], run.word[0], run.word[1]}};
             const int t = part * 16 >> p.tile_shift;
+            if constexpr (kSums) store_sum(p, slab, run, channel, part);
             if (t >= slab.tiles) continue;
             *reinterpret_cast<Bytes16*>(to + t * tile * kConfig.dim_v + channel * tile + (part * 16 & (tile - 1))) =
                 run;
         }
+    }
+
+    // v_sum of a channel, by the lanes that hold its 8 runs of 16 codes.
+    CLARY_DEVICE static void store_sum(const QuantizeParams& p, const Slab& slab, const Bytes16& run, int channel,
+                                       int part) {
+        static_assert(kConfig.dim_v * 8 % kThreads == 0, "all lanes are here");
+        if (p.v_sum == nullptr) return;
+        int32_t sum = -128 * 16;
+        CLARY_UNROLL
+        for (int i = 0; i < 4; ++i) sum = T::dot4(run.word[i] ^ 0x80808080u, 0x01010101u, sum);
+        sum += T::shuffle_xor(sum, 1);
+        sum += T::shuffle_xor(sum, 2);
+        if (p.kv_rows.tile == kSlab) sum += T::shuffle_xor(sum, 4);
+        const int t = part * 16 >> p.tile_shift;
+        if ((part * 16 & (p.kv_rows.tile - 1)) == 0 && t < slab.tiles)
+            p.v_sum[(slab.packed_tile + t) * kConfig.dim_v + channel] = sum;
     }
 
     CLARY_DEVICE static void pack_k(const QuantizeParams& p, const Slab& slab) {

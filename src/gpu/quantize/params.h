@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the quantization kernels read and write: the problem, with device pointers in it, and the packed Q, K and V in the
-// arrangement kMmaArrangement (core/packed.h; meanings of the sections: docs/packed_format.md).
+// machine's arrangement (gpu/arrangement.h; meanings of the sections: docs/packed_format.md).
 #pragma once
 
 #include <cstdint>
@@ -41,6 +41,7 @@ struct QuantizeParams {
     float* k_scale = nullptr;     // [.., row]
     float* tile_base = nullptr;   // [.., tile]; null: exact recipes
     void* v_codes = nullptr;      // 8 bit: [.., tile, dim_v, tile keys]; 16 bit: [.., row, dim_v]
+    int32_t* v_sum = nullptr;     // [.., tile, dim_v]; null: not of this arrangement
     float* v_scale = nullptr;     // by recipe: per channel, per channel and tile, per tile; null: none
     uint8_t* v_weight = nullptr;  // [.., row], in V's order
     float* v_mean = nullptr;      // [sequence, kv head, dim_v]; null: no smooth_v
@@ -50,9 +51,9 @@ struct QuantizeParams {
 
 // packed_q, packed_kv, ready (a packed K and V that Q is to be packed against): as in clary_quantize, each may be null.
 inline QuantizeParams quantize_params(const AttentionDesc& desc, int64_t kv_capacity, void* packed_q, void* packed_kv,
-                                      const void* ready) {
-    const PackedLayout q_layout = packed_q_layout(desc, kMmaArrangement);
-    const PackedLayout kv_layout = packed_kv_layout(desc, kv_capacity, kMmaArrangement);
+                                      const void* ready, const Arrangement& arrangement = kMmaArrangement) {
+    const PackedLayout q_layout = packed_q_layout(desc, arrangement);
+    const PackedLayout kv_layout = packed_kv_layout(desc, kv_capacity, arrangement);
     QuantizeParams p;
     p.desc = desc;
     p.q_rows = packed_q_rows(desc);
@@ -86,6 +87,7 @@ inline QuantizeParams quantize_params(const AttentionDesc& desc, int64_t kv_capa
     p.k_scale = section<float>(kv_layout, packed_kv, "k_scale");
     p.tile_base = section<float>(kv_layout, packed_kv, "tile_base");
     p.v_codes = section<void>(kv_layout, packed_kv, "v_codes");
+    p.v_sum = section<int32_t>(kv_layout, packed_kv, "v_sum");
     p.v_scale = section<float>(kv_layout, packed_kv, "v_scale");
     p.v_weight = section<uint8_t>(kv_layout, packed_kv, "v_weight");
     p.v_mean = section<float>(kv_layout, packed_kv, "v_mean");
@@ -94,8 +96,9 @@ inline QuantizeParams quantize_params(const AttentionDesc& desc, int64_t kv_capa
     return p;
 }
 
-inline QuantizeParams append_params(const AttentionDesc& desc, int64_t kv_capacity, void* packed_kv) {
-    QuantizeParams p = quantize_params(desc, kv_capacity, nullptr, packed_kv, nullptr);
+inline QuantizeParams append_params(const AttentionDesc& desc, int64_t kv_capacity, void* packed_kv,
+                                    const Arrangement& arrangement = kMmaArrangement) {
+    QuantizeParams p = quantize_params(desc, kv_capacity, nullptr, packed_kv, nullptr, arrangement);
     p.append = true;
     return p;
 }
