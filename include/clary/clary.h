@@ -254,7 +254,7 @@ CLARY_API clary_status clary_append_kv(const clary_attention_params* params, con
 
 /* ---- merge ------------------------------------------------------------------------------------------------------ */
 
-/* Two partial results over disjoint keys, as clary_attention wrote them (ring attention, split KV); in CPU memory. Types
+/* Two partial results over disjoint keys, as clary_attention wrote them (ring attention, split KV), on one device. Types
  * fp32, fp16 or bf16 for out, fp32 for lse; dense ([B, H, Lq, Dv] and [B, H, Lq]) or packed ([Tq, H, Dv] and [H, Tq]). */
 typedef struct clary_merge_params {
     uint32_t struct_size;      /* sizeof(clary_merge_params) */

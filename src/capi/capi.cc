@@ -284,9 +284,11 @@ clary_status clary_merge(const clary_merge_params* params) {
         if (params == nullptr) return null_argument("params");
         CLARY_RETURN_IF_ERROR(check_struct_size("params", params->struct_size, sizeof(*params)));
         CLARY_RETURN_IF_ERROR(clary::validate_merge(*params));
-        clary::merge(clary::view_of(params->out_a), clary::view_of(params->lse_a), clary::view_of(params->out_b),
-                     clary::view_of(params->lse_b));
-        return Status::ok();
+        const clary::MergeViews views =
+            clary::dense_views({clary::view_of(params->out_a), clary::view_of(params->lse_a),
+                                clary::view_of(params->out_b), clary::view_of(params->lse_b)});
+        return clary::merge_on(clary::kernel_tables(), static_cast<clary::DeviceType>(params->out_a.device),
+                               params->out_a.device_index, params->stream, views);
     });
 }
 

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <set>
 
+#include "core/merge.h"
+
 namespace clary {
 namespace {
 
@@ -118,6 +120,23 @@ Status run_one_shot(const KernelRow& row, const Call& call) {
     inner.workspace = packed_kv + row.kv_layout(call.desc, 0).bytes;
     CLARY_RETURN_IF_ERROR(row.quantize(inner, 0, packed_q, packed_kv, nullptr));
     return row.attend(inner, 0, packed_q, packed_kv);
+}
+
+Status merge_on(std::span<const KernelTable> tables, DeviceType device, int32_t device_index, void* stream,
+                const MergeViews& views) {
+    if (device == DeviceType::kCpu) {
+        merge(views);
+        return Status::ok();
+    }
+    std::string reason;  // of the first kernel that cannot
+    for (const KernelTable& table : tables)
+        for (const KernelRow& row : table) {
+            if (row.device != device || row.merge == nullptr) continue;
+            const std::string why = row.usable();
+            if (why.empty()) return row.merge(views, device_index, stream);
+            if (reason.empty()) reason = fmt::format(" ({}: {})", row.name, why);
+        }
+    return unsupported(fmt::format("out_a: in {}; allowed: CPU memory{}", memory_of(device), reason));
 }
 
 }  // namespace clary

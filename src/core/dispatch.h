@@ -41,4 +41,8 @@ Status run_one_shot(const KernelRow& row, const Call& call);
 std::string explain_json(const AttentionDesc& desc, std::string_view backend, const Choice& choice,
                          std::span<const KernelTable> tables, const Context& context);
 
+// Dense views on a device.
+Status merge_on(std::span<const KernelTable> tables, DeviceType device, int32_t device_index, void* stream,
+                const MergeViews& views);
+
 }  // namespace clary

@@ -21,6 +21,8 @@ struct Call {
     void* workspace = nullptr;  // 64-byte aligned, at least what the row's workspace function said
 };
 
+struct MergeViews;
+
 struct KernelRow {
     const char* name;     // <backend>_<arch>_<qk>_<pv>, e.g. "cpu_avx512_int8_int8"
     const char* backend;  // "cpu", "cuda", "maca", "sim", "reference"
@@ -49,6 +51,9 @@ struct KernelRow {
     // Where its tensors, packed buffers and workspace lie. On a GPU `quantize` also writes the headers of packed buffers and
     // `attend` checks them (docs/decisions/0008-packed-buffers-on-a-gpu.md): the host cannot look.
     DeviceType device = DeviceType::kCpu;
+
+    // clary_merge on that device, dense views (core/merge.h); null: cannot.
+    Status (*merge)(const MergeViews& views, int32_t device_index, void* stream) = nullptr;
 };
 
 using KernelTable = std::span<const KernelRow>;

@@ -538,8 +538,9 @@ Status validate_merge(const clary_merge_params& p) {
     }
     for (const auto& [name, tensor] :
          {std::pair{"out_a", &p.out_a}, {"lse_a", &p.lse_a}, {"out_b", &p.out_b}, {"lse_b", &p.lse_b}})
-        if (tensor->device != CLARY_CPU)
-            return unsupported(fmt::format("{}: device {}; allowed: 0 (cpu)", name, tensor->device));
+        if (tensor->device != p.out_a.device || tensor->device_index != p.out_a.device_index)
+            return invalid_argument(fmt::format("{}: on device {}:{}, but out_a is on {}:{}", name, tensor->device,
+                                                tensor->device_index, p.out_a.device, p.out_a.device_index));
     return Status::ok();
 }
 

@@ -31,6 +31,7 @@ struct QuantizeEntry {
     } statistics, channel_scale, pack, exact, append, advance;
 };
 
+extern const Kernel merge_kernel;
 std::span<const std::span<const AttentionEntry>> attention_entries();
 std::span<const QuantizeEntry* const> quantize_entries();
 

@@ -100,7 +100,8 @@ struct Row {
                 attend,
                 append,
                 nullptr,
-                DeviceType::kCuda};
+                DeviceType::kCuda,
+                merge};
     }
 };
 

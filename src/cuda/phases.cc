@@ -9,6 +9,7 @@
 #include "cuda/device.h"
 #include "cuda/entries.h"
 #include "gpu/attention/configs.h"
+#include "gpu/combine/merge_kernel.h"
 
 namespace clary::cuda {
 namespace {
@@ -137,6 +138,12 @@ Status attend(const Arch& arch, const Call& call, int64_t kv_capacity, const voi
     const gpu::AttentionParams params = gpu::attention_params(desc, kv_capacity, packed_q, packed_kv);
     return launch(entry.kernel, desc.device_index, gpu::attention_blocks(desc, entry.config.tile_q),
                   shared_bytes(arch, entry), &params, call.stream);
+}
+
+Status merge(const MergeViews& views, int32_t device, void* stream) {
+    const DeviceGuard guard(device);
+    CLARY_RETURN_IF_ERROR(guard.status());
+    return launch(merge_kernel, device, gpu::merge_blocks(views, 32), 0, &views, stream);
 }
 
 }  // namespace clary::cuda

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantize, append and attend on a GPU: which kernels a problem needs, their parameters, their launches.
+// Quantize, append, attend and merge on a GPU: which kernels a problem needs, their parameters, their launches.
 #pragma once
 
 #include <string>
 
 #include "core/kernel_table.h"
+#include "core/merge.h"
 #include "cuda/archs.h"
 
 namespace clary::cuda {
@@ -17,6 +18,8 @@ std::string refusal(const Arch& arch, const AttentionDesc& desc);
 Status quantize(const Arch& arch, const Call& call, int64_t kv_capacity, void* packed_q, void* packed_kv,
                 const void* ready);
 Status append(const Arch& arch, const Call& call, int64_t kv_capacity, void* packed_kv);
+// Dense views on GPU `device`.
+Status merge(const MergeViews& views, int32_t device, void* stream);
 Status attend(const Arch& arch, const Call& call, int64_t kv_capacity, const void* packed_q, const void* packed_kv);
 
 }  // namespace clary::cuda

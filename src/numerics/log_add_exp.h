@@ -3,16 +3,16 @@
 #pragma once
 
 #include <cmath>
-#include <limits>
+
+#include "numerics/host_device.h"
 
 namespace clary::numerics {
 
 // log(exp(a) + exp(b)). -inf is an empty side, also on both; NaN and +inf, which no sum of scores has, give NaN.
-inline double log_add_exp(double a, double b) {
+CLARY_HD inline double log_add_exp(double a, double b) {
     const double larger = a < b ? b : a;
-    if (std::isnan(a) || std::isnan(b) || larger == std::numeric_limits<double>::infinity())
-        return std::numeric_limits<double>::quiet_NaN();
-    if (larger == -std::numeric_limits<double>::infinity()) return larger;
+    if (a != a || b != b || larger == double{INFINITY}) return double{NAN};
+    if (larger == -double{INFINITY}) return larger;
     return larger + std::log(std::exp(a - larger) + std::exp(b - larger));
 }
 
