@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/kernels.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace clary::cases {
+namespace {
+
+template <int... kPart>
+std::vector<Simulated> all(std::integer_sequence<int, kPart...>) {
+    std::vector<Simulated> list;
+    for (const auto& part : {kernels_part<kPart>()...})
+        for (const Simulated& kernel : part)
+            if (kernel.launch != nullptr) list.push_back(kernel);
+    return list;
+}
+
+const char* element_name(gpu::Element element) {
+    return element == gpu::Element::kS8 ? "int8" : element == gpu::Element::kF16 ? "fp16" : "bf16";
+}
+
+}  // namespace
+
+const std::vector<Simulated>& kernels() {
+    static const std::vector<Simulated> list = all(std::make_integer_sequence<int, CLARY_PARTS_BUILT>());
+    return list;
+}
+
+bool serves(const gpu::AttentionConfig& config, const AttentionDesc& desc) {
+    const gpu::AttentionNeeds needs = gpu::needs_of(desc);
+    if (config.qk != needs.qk || config.v != needs.v) return false;
+    if (config.head_dim != needs.head_dim || config.head_dim_v != needs.head_dim_v) return false;
+    if (needs.biased && !config.biased) return false;
+    if (!desc.recipe.quantized()) return true;  // tiles are no part of it
+    return config.key_bias == needs.key_bias && config.tile_k == needs.tile_k &&
+           (config.key_scales == needs.key_scales || config.key_scales == gpu::KeyScales::kKey);
+}
+
+std::vector<const Simulated*> kernels_for(const AttentionDesc& desc) {
+    const auto generality = [](const gpu::AttentionConfig& config) {
+        return 2 * config.biased + (config.key_scales == gpu::KeyScales::kKey);
+    };
+    std::vector<const Simulated*> found;
+    for (const gpu::Chip chip : {gpu::Chip::kSm75, gpu::Chip::kSm80, gpu::Chip::kSm89, gpu::Chip::kXcore1000}) {
+        const Simulated* best = nullptr;
+        for (const Simulated& kernel : kernels())
+            if (kernel.entry.machine.chip == chip && serves(kernel.config, desc) &&
+                (best == nullptr || generality(kernel.config) < generality(best->config)))
+                best = &kernel;
+        if (best != nullptr) found.push_back(best);
+    }
+    return found;
+}
+
+std::string name_of(const KernelEntry& entry) {
+    const gpu::AttentionNeeds& n = entry.needs;
+    const std::string dims =
+        n.head_dim == n.head_dim_v ? fmt::format("{}", n.head_dim) : fmt::format("{}v{}", n.head_dim, n.head_dim_v);
+    return fmt::format("{}_{}_{}_d{}_t{}{}{}{}", gpu::machine_name(entry.machine), element_name(n.qk),
+                       element_name(n.v), dims, n.tile_k, n.key_bias ? "_bias" : "", n.biased ? "_masked" : "",
+                       n.key_scales == gpu::KeyScales::kKey && !n.biased ? "_token" : "");
+}
+
+}  // namespace clary::cases

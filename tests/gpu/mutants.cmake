@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+# Faults planted into the text of the attention kernel, one at a time, as tests/sim/mutants.cmake does with the skeleton
+# kernel: the simulator or the comparison with the oracle must catch each. Every one gives attention_<name>.cc with the
+# damaged kernel and the check that is expected to speak first ("result" is the comparison, "none" says that it is no fault).
+# Where the text to damage is no longer there exactly once, the mutant's test fails and says so.
+set(ATTENTION_KERNEL ${PROJECT_SOURCE_DIR}/src/gpu/attention/attention_kernel.h)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${ATTENTION_KERNEL})
+file(READ ${ATTENTION_KERNEL} ATTENTION_TEXT)
+set(ATTENTION_MUTANTS)
+
+function(attention_mutant name check text replacement)
+    string(REPLACE "${text}" "" without "${ATTENTION_TEXT}")
+    string(LENGTH "${ATTENTION_TEXT}" length)
+    string(LENGTH "${without}" length_without)
+    string(LENGTH "${text}" length_of_text)
+    math(EXPR times "(${length} - ${length_without}) / ${length_of_text}")
+    set(damaged "${ATTENTION_TEXT}")
+    if(times EQUAL 1)
+        string(REPLACE "${text}" "${replacement}" damaged "${damaged}")
+    else()
+        set(check "its text occurs ${times} times in attention_kernel.h, not once")
+    endif()
+    # In a namespace of its own, which sees all of clary::gpu but its kernel.
+    string(REPLACE "namespace clary::gpu {" "namespace clary::gpu::mutant_${name} {" damaged "${damaged}")
+    set(folder ${CMAKE_CURRENT_BINARY_DIR}/mutants)
+    file(CONFIGURE OUTPUT ${folder}/attention_${name}.h CONTENT "${damaged}" @ONLY)
+    file(CONFIGURE OUTPUT ${folder}/attention_${name}.cc CONTENT [[
+#include "attention_@name@.h"
+#include "gpu/mutant_runner.h"
+
+CLARY_ATTENTION_MUTANT(@name@, "@check@")
+]] @ONLY)
+    list(APPEND ATTENTION_MUTANTS ${folder}/attention_${name}.cc)
+    set(ATTENTION_MUTANTS ${ATTENTION_MUTANTS} PARENT_SCOPE)
+endfunction()
+
+# -- the undamaged kernel passes the same runs --
+attention_mutant(no_fault "none" "#pragma once" "#pragma once")
+
+# -- order --
+attention_mutant(no_sync_before_use "uninitialised" [[T::block_sync();  // the tile is there]] [[// the tile is there]])
+attention_mutant(no_sync_before_output "race" [[T::block_sync();  // the tiles' memory]] [[// the tiles' memory]])
+attention_mutant(wait_lets_one_go "pending copy" [[T::template wait<0, kStageCopies>();]]
+    [[T::template wait<1, kStageCopies>();]])
+attention_mutant(no_commit "pending copy" [[T::commit();]] "")
+attention_mutant(fetch_before_sync "pending copy" [[T::block_sync();  // the tile is there]]
+    [[fetch(source, range, range.after(tile), stage ^ 1); T::block_sync();  // the tile is there]])
+attention_mutant(fetch_into_the_tile_in_use "pending copy" [[range.after(tile), stage ^ 1);]] [[range.after(tile), stage);]])
+attention_mutant(half_a_wave_multiplies "divergence" [[T::template mma<OutAtom>(]]
+    [[if (T::lane() < 16) T::template mma<OutAtom>(]])
+
+# -- shared memory --
+attention_mutant(digits_over_keys "race" [[kDigitsAt = KeyTile::kBytes;]] [[kDigitsAt = KeyTile::kBytes - 128;]])
+attention_mutant(one_stage_too_small "out of range" [[kStages * kStageBytes;]] [[(kStages - 1) * kStageBytes;]])
+
+# -- places --
+attention_mutant(row_of_a_neighbour "result" [[real_row(row_in_block(slot))]] [[real_row(row_in_block(slot) ^ 1)]])
+attention_mutant(mask_off_by_one "result" [[keys.sees(first + key_of(n, i))]] [[keys.sees(first + key_of(n, i) + 1)]])
+attention_mutant(scale_of_another_group "result" [[.col % 8 + 2 * slot;]] [[.col * 0 + 2 * slot;]])
+attention_mutant(weights_of_the_first_step "result" [[const int position = step * OutAtom::kDepth +]]
+    [[const int position = 0 * step +]])
+attention_mutant(rows_past_the_end "result" [[rows_ - first, [&](int row)]] [[rows_ - first + 2, [&](int row)]])
+attention_mutant(digits_of_other_columns "result" [[(keys + c.head_dim)]] [[(keys + 0)]])
+
+# -- numbers --
+attention_mutant(first_step_skipped "result" [[c.key_bias ? 0 : 1; d < kScoreSteps]] [[1; d < kScoreSteps]])
+attention_mutant(base_of_the_first_tile "result" [[p_.tile_base[tile_index] ]] [[p_.tile_base[kv_row_ / c.tile_k] ]])
+attention_mutant(all_tiles_weigh_the_same "result" [[T::exp2(lift - reference_[r])]] [[T::exp2(0.0f)]])
+attention_mutant(sum_of_one_lane "result" [[T::row_sum(sum_[r])]] [[sum_[r] ]])
+attention_mutant(old_rows_not_rescaled "result" [[rescale_rows(rescale);]] [[(void)rescale;]])
