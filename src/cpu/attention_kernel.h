@@ -298,6 +298,9 @@ class AttentionKernel {
         const F base = V::set1(p_.tile_base ? p_.tile_base[kv_row() / tile_ + tile] : 0.0f);
         const F masked = V::set1(-kInfinity), zero = V::set1(0.0f);
         bool moved = false;
+        // P of 16 bits is taken against a whole power of two, so that its rounding does not depend on the tile.
+        if constexpr (kPv == Format::kFp16 || kPv == Format::kBf16)
+            for (float& top : tile_max_) top = std::ceil(top);
         CLARY_UNROLL for (int c = 0; c < C; ++c) {
             const int at = c * V::kLanes;
             const F top = V::load(tile_max_ + at);

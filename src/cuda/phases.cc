@@ -29,12 +29,17 @@ bool serves(const AttentionEntry& entry, const AttentionDesc& desc) {
            (c.key_scales == needs.key_scales || c.key_scales == gpu::KeyScales::kKey);
 }
 
-// The first that serves: variants are listed from the special to the general. Null: none.
+// The kernel compiled for just this, else the first that serves. Null: none.
 const AttentionEntry* find_attention(const AttentionDesc& desc) {
+    const AttentionEntry* found = nullptr;
+    const gpu::AttentionConfig wanted = gpu::config_for(gpu::needs_of(desc));
     for (const auto& unit : attention_entries())
-        for (const AttentionEntry& entry : unit)
-            if (serves(entry, desc)) return &entry;
-    return nullptr;
+        for (const AttentionEntry& entry : unit) {
+            if (!serves(entry, desc)) continue;
+            if (entry.config == wanted) return &entry;
+            if (found == nullptr) found = &entry;
+        }
+    return found;
 }
 
 const QuantizeEntry* find_quantize(const AttentionDesc& desc) {

@@ -162,6 +162,8 @@ class Oracle {
     }
 
     void combine(int64_t tile, Row* row) {
+        // P of 16 bits is taken against a whole power of two, so that its rounding does not depend on the tile.
+        if constexpr (pv == Format::kFp16 || pv == Format::kBf16) largest_ = std::ceil(largest_);
         const double lift = static_cast<double>(largest_) + o_.tile_base[static_cast<size_t>(tile)];
         const bool whole_row = accumulation_.flush == 0;
         const bool moves = whole_row ? lift > row->reference : lift - row->reference > numerics::kReferenceSlack;

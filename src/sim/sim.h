@@ -6,6 +6,8 @@
 // come to the same line.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <array>
 #include <atomic>
 #include <bit>
@@ -288,12 +290,21 @@ struct Sim {
                 if (met[i].tile.base.byte != tile.base.byte || met[i].row != row || met[i].depth != depth)
                     met.wave.block->fail(Check::kDivergence, site, std::string(what) + " from a place of its own",
                                          met.wave.index, i);
+            check_tile(met, tile, what, site);
             if constexpr (kMachine.vendor == gpu::Vendor::kNvidia)
                 load_matrices<Operand>(met, what, site);
             else
                 load_runs<Operand>(met, what, site);
         });
         return mine.result;
+    }
+    // Machines move along a tile by xor (Tile::move), which needs this.
+    template <class Met, class TileType>
+    static void check_tile(Met met, TileType tile, const char* what, Site site) {
+        if (tile.base.byte % 128 != 0)
+            met.wave.block->fail(Check::kMisaligned, site,
+                                 fmt::format("{} from a tile at byte {}, no multiple of 128", what, tile.base.byte),
+                                 met.wave.index, -1);
     }
     template <int N, int M>
     static void put_part(const gpu::Fragment<uint32_t, N>& one, int index, gpu::Fragment<uint32_t, M>* all) {
@@ -318,6 +329,7 @@ struct Sim {
                 if (met[i].tile.base.byte != tile.base.byte || met[i].depth != depth || met[i].other != other)
                     b.fail(Check::kDivergence, site, std::string(kWhat) + " from a place of its own", met.wave.index,
                            i);
+            check_tile(met, tile, kWhat, site);
             for (int reg = 0; reg < Operand::kRegisters; ++reg) {
                 if constexpr (kMachine.vendor == gpu::Vendor::kNvidia) {
                     std::array<uint32_t, 8> addresses;

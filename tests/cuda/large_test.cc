@@ -104,7 +104,7 @@ TEST(CudaLarge, ElementOffsetsPast32Bits) {
 
 TEST(CudaLarge, MoreHeadsThanAGridHasRows) {
     CLARY_SKIP_WITHOUT_GPU();
-    constexpr int64_t kBatch = 1100, kHeads = 61, kTokens = 40, kDim = 32;
+    constexpr int64_t kBatch = 1100, kHeads = 61, kTokens = 40, kDim = 64;
     static_assert(kBatch * kHeads > 65535);
     for (const char* recipe : {"int8_int8", "int8_fp16"}) {
         GpuProblem problem(kBatch, kHeads, kTokens, kDim, recipe);

@@ -38,6 +38,18 @@ TYPED_TEST(TileTest, SwizzleIsOneToOne) {
         }
 }
 
+// move() reaches every place of the tile from the lane's part of its first rows, as operand loads use it.
+TYPED_TEST(TileTest, MoveIsAt) {
+    using Tile = gpu::Tile<64, TypeParam::kValue>;
+    const Tile tile{{384}};
+    for (int row = 0; row < 16; ++row)
+        for (int rows = 0; row + rows < Tile::kRows; rows += 8)
+            for (int byte = 0; byte < 32; byte += 16)
+                for (int bytes = 0; byte + bytes < Tile::kRowBytes; bytes += byte == 0 ? 16 : 32)
+                    ASSERT_EQ(Tile::move(tile.at(row, byte), rows, bytes).byte, tile.at(row + rows, byte + bytes).byte)
+                        << row << "+" << rows << ", " << byte << "+" << bytes;
+}
+
 // Loads from every place, on every machine, by the atoms of bytes and of halves; any conflict would fail the launch.
 template <class T, class Tile, gpu::Element kElement, gpu::Element kResult>
 void expect_no_conflicts() {

@@ -118,7 +118,8 @@ class AttentionKernel {
     static constexpr uint32_t kValuesAt = kDigitsAt + kDigitBytes;
     static constexpr uint32_t kScalesAt = kValuesAt + ValueTile::kBytes;
     static constexpr uint32_t kWeightsAt = kScalesAt + kScaleBytes;
-    static constexpr uint32_t kStageBytes = kWeightsAt + kWeightBytes;
+    // (Tiles begin at multiples of 128: see Tile::move.)
+    static constexpr uint32_t kStageBytes = (kWeightsAt + kWeightBytes + 127) / 128 * 128;
     static constexpr uint32_t kRowsAt = kStagesAt + kStages * kStageBytes;  // RowConstants
     static constexpr uint32_t kTilesBytes = kRowsAt + c.tile_q * sizeof(RowConstants);
     static constexpr uint32_t kOutputBytes = c.waves * Output::kBytes;
@@ -486,6 +487,8 @@ class AttentionKernel {
         bool moves = false;
         static_for<kRows>([&](auto r) {
             top[r] = T::row_max(top[r]);
+            // P of 16 bits is taken against a whole power of two, so that its rounding does not depend on the tile.
+            if constexpr (!kIntPv) top[r] = ::ceilf(top[r]);
             const bool seen = top[r] != -kInfinity;
             const float lift = top[r] + base, before = reference_[r];
             const bool first = seen && before == -kInfinity;
