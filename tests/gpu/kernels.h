@@ -85,6 +85,8 @@ inline constexpr KernelTable kTable = [] {
     list.add(gpu::kSm75, kFp16Fp16, 64, 128, 64, Variant::kPlain);
     list.add(gpu::kSm80, kInt8Int8, 32, 32, 64, Variant::kBiasMasked);
     list.add(gpu::kSm80, kInt8Int8, 64, 128, 64, Variant::kBias);
+    list.add(gpu::kSm80, kInt8Int8, 128, 128, 64, Variant::kBias);
+    list.add(gpu::kSm80, kInt8Int8, 128, 128, 64, Variant::kBiasMasked);
     list.add(gpu::kSm80, kInt8Int8, 192, 192, 64, Variant::kBiasMasked);
     list.add(gpu::kSm80, kInt8Int8, 192, 192, 128, Variant::kPlain);
     list.add(gpu::kSm80, kInt8Int8, 256, 256, 64, Variant::kPlain);

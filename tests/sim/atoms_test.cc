@@ -186,8 +186,8 @@ TYPED_TEST(AtomTest, OperandLoadsFollowTheTables) {
         const uint32_t word = byte_of(row, bit / 8) | static_cast<uint32_t>(byte_of(row, bit / 8 + 1)) << 8;
         return word >> (bit % 8) & ((1u << kBits) - 1);
     };
-    const Report report = run_block<T>(2, Tile::kBytes + 64, [&] {
-        const Tile tile{{64}};
+    const Report report = run_block<T>(2, Tile::kBytes + 128, [&] {
+        const Tile tile{{128}};
         for (int at = T::wave() * T::kLanes + T::lane(); at < Tile::kBytes; at += 2 * T::kLanes)
             T::store(tile.at(at / 128, at % 128), byte_of(at / 128, at % 128));
         T::block_sync();
