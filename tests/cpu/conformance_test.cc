@@ -84,11 +84,13 @@ TEST_P(Conformance, EveryRecipeAndTier) {
         for (const char* tier : tiers()) {
             SCOPED_TRACE(std::string(recipe) + " on " + tier);
             if (!takes(with(problem, recipe, tier))) continue;
+            const Recipe parsed = desc_of(problem.params, recipe).recipe;
+            if (c.values == Values::kHugeV && parsed.pv == Format::kFp16 && !parsed.quantized())
+                continue;  // beyond fp16, and nothing scales V
             Output result;
             check(&problem, expected, recipe, tier, true, &result);
             if (HasFatalFailure()) return;
             if (first.out.empty()) first = result;
-            const Recipe parsed = desc_of(problem.params, recipe).recipe;
             EXPECT_LE(relative_l1(result.out, first.out), tiers_l1(parsed, c) + 2 * output_rounding(c.out))
                 << "differs from the best tier";
         }
