@@ -7,7 +7,7 @@
 Shapes of B*S = 32768 tokens and H*D = 2048, bf16 N(0, 1). T is PyTorch's SDPA with the cuDNN backend. Every candidate
 runs 12 times back to back between two events, round by round in turn; medians of 7 rounds. Each result is first compared
 with exact fp32 attention on one head. "kernel" is clary_attend on packed buffers, "call" is clary_attention. Then
-clary_quantize alone: its time against 13 bytes per 16-bit element of Q, K and V. Needs PyTorch and nothing else.
+clary_quantize alone: its time against 13 bytes for each (token, channel), which has an element of Q, of K and of V. Needs PyTorch and nothing else.
 """
 
 import argparse
@@ -143,7 +143,7 @@ def attention_records(library: Library, dim: int, seq: int, causal: bool, recipe
 def quantize_records(library: Library, recipes: list, base: dict) -> list:
     batch, heads, seq, dim = 4, 32, 4096, 128
     q, k, v = (torch.randn(batch, heads, seq, dim, device="cuda", dtype=torch.bfloat16) for _ in range(3))
-    byte_count = 13.0 * q.numel() * 3
+    byte_count = 13.0 * q.numel()  # 6 read (some twice), codes, digits and scales written
     copy_from = torch.empty(int(2e9), dtype=torch.uint8, device="cuda")
     copy_to = torch.empty_like(copy_from)
     candidates = {"copy": lambda: copy_to.copy_(copy_from)}
@@ -157,7 +157,7 @@ def quantize_records(library: Library, recipes: list, base: dict) -> list:
         candidates[recipe] = problem.quantize
     times = measure(candidates)
     copy_rate = 2.0 * copy_from.numel() / statistics.median(times["copy"]) * 1e-6
-    print(f"\nquantize B{batch} H{heads} S{seq} D{dim}: GB/s at 13 bytes an element of Q, K, V (device copy here: "
+    print(f"\nquantize B{batch} H{heads} S{seq} D{dim}: GB/s at 13 bytes a (token, channel) (device copy here: "
           f"{copy_rate:.0f})")  # fmt: skip
     records = []
     for recipe, rounds in times.items():

@@ -63,7 +63,7 @@ def attention_table(group):
 
 
 def quantize_table(group):
-    header = ["recipe", "B x H x tokens x D", "ms", "GB/s at 13 bytes an element", "of a device copy"]
+    header = ["recipe", "B x H x tokens x D", "ms", "GB/s at 13 bytes a (token, channel)", "of a device copy"]
     yield from rows(header, (
         [f"`{r['recipe']}`", f"{r['batch']} x {r['q_heads']} x {r['q_len']} x {r['head_dim']}", f"{r['ms']:.4f}",
          f"{r['gb_per_s']:.0f}", f"{r['ratio']:.2f}"] for r in group))  # fmt: skip
