@@ -73,12 +73,19 @@ class AttentionKernel {
     static constexpr int kAtOnce = 2;                               // atoms whose K or V operands are loaded together
     // Atoms of channels whose T is held at once: products that do not wait for each other. S is gone by then and leaves
     // its registers.
-    static constexpr int kOutGroup = kOutN * kOutM <= kScoreM * kScoreN ? kOutN : kOutN / 2;
+    CLARY_HD static constexpr int out_group() {
+        int group = kOutN;
+        while (group > kAtOnce && (kOutN % group != 0 || group % kAtOnce != 0 || group * kOutM > kScoreM * kScoreN))
+            --group;
+        return group;
+    }
+    static constexpr int kOutGroup = out_group();
 
     static_assert(c.tile_q % c.waves == 0 && kWaveRows % ScoreAtom::kQueries == 0 && kWaveRows % OutAtom::kQueries == 0,
                   "whole atoms in every wave");
     static_assert(c.head_dim % ScoreAtom::kDepth == 0 && c.tile_k % OutAtom::kDepth == 0, "whole steps of depth");
-    static_assert(kScoreN % kAtOnce == 0 && kOutN % kOutGroup == 0, "atoms are taken in pairs");
+    static_assert(kScoreN % kAtOnce == 0 && kOutN % kOutGroup == 0 && kOutGroup % kAtOnce == 0,
+                  "atoms are taken in pairs");
     static_assert(kRows == kOutM * kResultRows<OutAtom>, "both products leave a lane the same rows");
     static_assert(c.tile_k % kScaleKeys == 0, "whole groups of K scales");
     static_assert(!c.key_bias || kIntQk, "digits are integers");

@@ -30,11 +30,6 @@ struct AttentionParams {
     const float* v_scale = nullptr;     // by recipe: per channel, per channel and tile, per tile; null: none
     const uint8_t* v_weight = nullptr;  // [.., row], in V's order
     const float* v_mean = nullptr;      // [sequence, kv head, dim_v]
-
-    // Split-KV: null where a block sees all keys of its rows. Else partial results, fp32, [split, row of all heads, ..],
-    // which combine_kernel.h joins.
-    float* partial_out = nullptr;    // [split, sequence, kv head, row, dim_v], in units of 2^reference
-    float* partial_state = nullptr;  // [split, sequence, kv head, row, 3]: reference R, sum l, sum for the LSE
 };
 
 }  // namespace clary::gpu
