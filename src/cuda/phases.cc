@@ -14,7 +14,7 @@
 namespace clary::cuda {
 namespace {
 
-constexpr int64_t kMaxKeys = 0x7fff0000;  // kernels count keys in int
+constexpr int64_t kMaxKeys = 0x7fff0000;  // kernels count keys and rows in int
 
 // Whether a kernel computes what the problem asks for: it may be able to do more.
 bool serves(const AttentionEntry& entry, const AttentionDesc& desc) {
@@ -76,6 +76,9 @@ std::string refusal(const Arch& arch, const AttentionDesc& desc) {
     for (const auto& [name, dim] : {std::pair{"q: head_dim", desc.head_dim}, {"v: head_dim", desc.head_dim_v}})
         if (dim > 256) return fmt::format("{} {}; allowed: 1..256", name, dim);
     if (desc.kv_len > kMaxKeys) return fmt::format("k: {} keys; allowed: up to {}", desc.kv_len, kMaxKeys);
+    if (desc.q_len > kMaxKeys / desc.q_heads_per_kv())
+        return fmt::format("q: {} queries of {} heads for each kv head; allowed: up to {} together", desc.q_len,
+                           desc.q_heads_per_kv(), kMaxKeys);
     if (r.smooth_q_block) return "recipe: smooth_q_block; allowed: smooth_q";
     if (r.accumulator != Accumulator::kFp32)
         return fmt::format("recipe: accum={}; allowed: fp32", accumulator_name(r.accumulator));

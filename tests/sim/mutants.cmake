@@ -86,7 +86,7 @@ mutant(wrong_swizzle_on_read "result" "result" [[load_other<Atom>(key_tile(step)
 mutant(no_swizzle "bank conflict" "bank conflict"
     [[using KeyTile = gpu::Tile<kConfig.tile_k, kConfig.head_dim>;]]
     [[struct KeyTile : gpu::Tile<kConfig.tile_k, kConfig.head_dim> {
-        static constexpr int swizzle(int, int chunk) { return chunk; }
+        static constexpr uint32_t swizzle(uint32_t, uint32_t chunk) { return chunk; }
         constexpr gpu::SharedAddress at(int row, int byte) const {
             return this->base + static_cast<uint32_t>(row * kConfig.head_dim + byte);
         }

@@ -149,11 +149,16 @@ class AttentionKernel {
     CLARY_HD static constexpr int row_of(int m, int i) {  // slot among the lane's rows
         return m * kResultRows<ScoreAtom> + row_slot<ScoreAtom>(i);
     }
-    // The row of a slot, within the wave's.
-    CLARY_DEVICE static constexpr int wave_row(int lane, int slot) {
+    // The row of a slot, within the wave's; constants but for the lane.
+    CLARY_HD static constexpr int first_of_row(int slot) {
         int i = 0;
         while (row_slot<ScoreAtom>(i) != slot % kResultRows<ScoreAtom>) ++i;
-        return slot / kResultRows<ScoreAtom> * ScoreAtom::kQueries + ScoreAtom::result_at(lane, i).row;
+        return i;
+    }
+    template <int slot>
+    CLARY_HD static constexpr int wave_row(int lane) {
+        constexpr int kFirst = first_of_row(slot);
+        return slot / kResultRows<ScoreAtom> * ScoreAtom::kQueries + ScoreAtom::result_at(lane, kFirst).row;
     }
     CLARY_DEVICE static int key_of(int n, int i) {  // within the tile
         return n * ScoreAtom::kOthers + ScoreAtom::result_at(T::lane(), i).col;
@@ -191,8 +196,7 @@ class AttentionKernel {
     // The slot of the row that a register of Q's operand belongs to.
     CLARY_HD static constexpr int query_slot(int m, int reg) {
         int slot = 0;
-        while (wave_row(0, m * kResultRows<ScoreAtom> + slot) % ScoreAtom::kQueries !=
-               ScoreAtom::query_at(0, reg * ScoreAtom::kRun).row)
+        while (ScoreAtom::result_at(0, first_of_row(slot)).row != ScoreAtom::query_at(0, reg * ScoreAtom::kRun).row)
             ++slot;
         return m * kResultRows<ScoreAtom> + slot;
     }
@@ -214,17 +218,25 @@ class AttentionKernel {
     // Read anew where it is needed: it would cost ten registers.
     CLARY_DEVICE Sequence sequence() const {
         const AttentionDesc& desc = p_.desc;
-        // A cache knows its lengths; kv_lengths may see less, and a mask must have a column for every key.
-        int64_t keys = p_.lengths[b_];
+        // A cache knows its lengths, which never pass what the buffer holds, whatever it was packed as; kv_lengths may see
+        // less, and a mask must have a column for every key.
+        int64_t keys = clamp(p_.lengths[b_], 0, p_.kv_rows.rows);
+        if (desc.varlen()) keys = clamp(keys, 0, sequence_of(desc, b_).kv_len);
         if (desc.kv_lengths.given()) keys = clamp(integer_at(desc.kv_lengths, b_), 0, keys);
         if (desc.mask_kind != MaskKind::kNone) keys = clamp(keys, 0, desc.mask.shape[3]);
         return sequence_of(desc, b_, keys);
     }
     CLARY_DEVICE Row row_at(int row) const { return Row::of(p_.desc, kv_head_, first_row_ + row); }
     // Rows past the end stand for the last one, and are not stored.
-    CLARY_DEVICE Row row_of_slot(int slot) const { return row_at(real_row(row_in_block(slot))); }
+    template <int slot>
+    CLARY_DEVICE Row row_of_slot() const {
+        return row_at(real_row(row_in_block<slot>()));
+    }
     CLARY_DEVICE int real_row(int row) const { return row < rows_ ? row : rows_ - 1; }
-    CLARY_DEVICE static int row_in_block(int slot) { return T::wave() * kWaveRows + wave_row(T::lane(), slot); }
+    template <int slot>
+    CLARY_DEVICE static int row_in_block() {
+        return T::wave() * kWaveRows + wave_row<slot>(T::lane());
+    }
     CLARY_DEVICE int64_t packed_row(const Row& row) const {
         return p_.q_rows.begin(b_, row.head, p_.desc.q_heads, sequence().q_begin) + row.query;
     }
@@ -235,7 +247,9 @@ class AttentionKernel {
     CLARY_DEVICE void block() {
         const int first = T::wave() * kWaveRows;
         const bool works = first < rows_;  // a wave without rows only helps to copy
-        const TileRange range = TileRange::some(span_of(0, c.tile_q - 1), c.tile_k);
+        // Buffers that were packed for something else are not read.
+        TileRange range = TileRange::some(span_of(0, c.tile_q - 1), c.tile_k);
+        if (!headers_match(p_.headers)) range = {0, 0, 0};
         const Source source = source_of_tiles();
         if (!weighted()) store_plain_weights();
         if (range.has(range.first())) fetch_queries();
@@ -325,18 +339,20 @@ class AttentionKernel {
     CLARY_DEVICE bool weighted() const { return kIntPv && p_.v_weight != nullptr; }
 
     // Four lanes hold parts of a row; one speaks for it.
-    CLARY_DEVICE static bool owns_row(int slot) { return ScoreAtom::result_at(T::lane(), 0).col == 0 && slot >= 0; }
-    CLARY_DEVICE static SharedAddress constants_at(int slot) {
-        return {kRowsAt + static_cast<uint32_t>(row_in_block(slot)) * static_cast<uint32_t>(sizeof(RowConstants))};
+    CLARY_DEVICE static bool speaks() { return ScoreAtom::result_at(T::lane(), 0).col == 0; }
+    template <int slot>
+    CLARY_DEVICE static SharedAddress constants_at() {
+        return {kRowsAt + static_cast<uint32_t>(row_in_block<slot>()) * static_cast<uint32_t>(sizeof(RowConstants))};
     }
-    CLARY_DEVICE static RowConstants constants_of(int slot) {
-        return T::template load<RowConstants>(constants_at(slot));
+    template <int slot>
+    CLARY_DEVICE static RowConstants constants_of() {
+        return T::template load<RowConstants>(constants_at<slot>());
     }
 
     CLARY_DEVICE void start_rows() {
         bool loud = false;
         static_for<kRows>([&](auto r) {
-            const int64_t row = packed_row(row_of_slot(r));
+            const int64_t row = packed_row(row_of_slot<r>());
             RowConstants constants{kIntQk ? p_.q_scale[row] * p_.a : p_.a, 0};
             reference_[r] = -kInfinity;
             sum_[r] = 0;
@@ -345,7 +361,7 @@ class AttentionKernel {
                 constants.repeat = p_.q_repeat[row] * 0x01010101u;
                 loud = loud || constants.repeat == 0;
             }
-            if (owns_row(r)) T::store(constants_at(r), constants);
+            if (speaks()) T::store(constants_at<r>(), constants);
         });
         static_for<kOutM, kOutN>([&](auto m, auto n) { out_[m][n].fill(0); });
         if constexpr (c.key_bias) loud_ = T::any(loud);
@@ -382,7 +398,7 @@ class AttentionKernel {
             // Every digit column of a row of Q holds its repeat.
             Queries query;
             static_for<kScoreM, kQueryRegisters<ScoreAtom>>(
-                [&](auto m, auto reg) { query[m][reg] = constants_of(query_slot(m, reg)).repeat; });
+                [&](auto m, auto reg) { query[m][reg] = constants_of<query_slot(m, reg)>().repeat; });
             CLARY_UNROLL
             for (int d = 0; d < kDigitSteps; ++d) multiply(query, digit_tile(stage), d * ScoreAtom::kDepth, s);
         } else {
@@ -420,7 +436,7 @@ class AttentionKernel {
         const float unit = p_.q_base[b_ * p_.desc.kv_heads + kv_head_] * p_.a;
         float ratio[kRows];
         static_for<kRows>([&](auto r) {
-            const RowConstants row = constants_of(r);
+            const RowConstants row = constants_of<r>();
             ratio[r] = row.repeat == 0 ? unit / row.factor : 0.0f;
         });
         // Queries of ones add up the digits.
@@ -443,7 +459,7 @@ class AttentionKernel {
     // Base-2 scores.
     CLARY_DEVICE void scale(int stage, const Scores& s, Exponents& x) const {
         float factors[kRows];
-        static_for<kRows>([&](auto r) { factors[r] = constants_of(r).factor; });
+        static_for<kRows>([&](auto r) { factors[r] = constants_of<r>().factor; });
         for_scores([&](auto m, auto n, auto i) {
             float factor = factors[row_of(m, i)];
             if constexpr (c.key_scales != KeyScales::kNone) factor *= key_scale(stage, key_of(n, i));
@@ -457,10 +473,12 @@ class AttentionKernel {
     CLARY_DEVICE void add_bias(int first, Exponents& x) const {
         const Sequence sequence = this->sequence();
         static_for<kRows>([&](auto r) {
-            const RowBias bias(p_.desc, sequence, b_, row_of_slot(r));
+            const RowBias bias(p_.desc, sequence, b_, row_of_slot<r>());
             for_scores([&](auto m, auto n, auto i) {
                 const int key = first + key_of(n, i);
-                if (row_of(m, i) == r && key < sequence.kv_len) x[m][n][i] += bias(key);
+                if (row_of(m, i) != r || key >= sequence.kv_len) return;
+                const float b = bias(key);
+                x[m][n][i] = b == -kInfinity ? b : x[m][n][i] + b;  // NaN stays out of sight
             });
         });
     }
@@ -468,7 +486,7 @@ class AttentionKernel {
     CLARY_DEVICE void mask(int first, Exponents& x) const {
         const Sequence sequence = this->sequence();
         static_for<kRows>([&](auto r) {
-            const VisibleKeys keys = VisibleKeys::of(p_.desc, sequence, row_of_slot(r).query);
+            const VisibleKeys keys = VisibleKeys::of(p_.desc, sequence, row_of_slot<r>().query);
             for_scores([&](auto m, auto n, auto i) {
                 if (row_of(m, i) != r || keys.sees(first + key_of(n, i))) return;
                 x[m][n][i] = -kInfinity;
@@ -480,7 +498,7 @@ class AttentionKernel {
         static_for<kScaleGroups, kScaleSlots>([&](auto g, auto slot) {
             const int key = g * kScaleKeys + ScoreAtom::result_at(T::lane(), 0).col % 8 + 2 * slot;
             const float scale = key_scale(stage, key);
-            static_for<kRows>([&](auto r) { factor.of[r][g][slot] = constants_of(r).factor * scale; });
+            static_for<kRows>([&](auto r) { factor.of[r][g][slot] = constants_of<r>().factor * scale; });
         });
     }
 
@@ -690,7 +708,7 @@ class AttentionKernel {
         const AttentionDesc& desc = p_.desc;
         float inverse[kRows], share[kRows];
         const bool packed_for_this = headers_match(p_.headers);  // else nothing here means anything
-        static_for<kRows>([&](auto r) { finish_row(r, packed_for_this, inverse[r], share[r]); });
+        static_for<kRows>([&](auto r) { finish_row<r>(packed_for_this, inverse[r], share[r]); });
 
         const int64_t head_channel = (b_ * desc.kv_heads + kv_head_) * c.head_dim_v;
         const bool by_channel = desc.recipe.v_scale == VScale::kChannel;
@@ -716,12 +734,13 @@ class AttentionKernel {
 
     // What a row of O is multiplied by, and the share of the softmax that is not the sink's; stores the row's LSE. All NaN
     // where !valid.
-    CLARY_DEVICE void finish_row(int r, bool valid, float& inverse, float& share) const {
+    template <int r>
+    CLARY_DEVICE void finish_row(bool valid, float& inverse, float& share) const {
         const AttentionDesc& desc = p_.desc;
         const float l = T::row_sum(sum_[r]), reference = reference_[r];
         const float sum = desc.want_lse ? T::row_sum(exact_sum_[r]) : l;
         const bool empty = reference == -kInfinity;
-        const Row row = row_of_slot(r);
+        const Row row = row_of_slot<r>();
         const float shift = p_.q_shift ? p_.q_shift[packed_row(row)] : 0.0f;
         float lse = empty ? -kInfinity : numerics::kLn2 * (reference + ::log2f(sum / kPTop)) + shift;
         share = empty ? 0.0f : 1.0f;
@@ -730,12 +749,12 @@ class AttentionKernel {
             // log(e^lse + e^sink); without keys the sink alone is left.
             const float high = T::max(lse, sink);
             const float both = high == -kInfinity ? high : high + ::logf(::expf(lse - high) + ::expf(sink - high));
-            if (!empty) share = ::expf(lse - both);
+            if (!empty || both != both) share = ::expf(lse - both);
             lse = both;
         }
-        inverse = empty ? 0.0f : share / l;
+        inverse = empty ? share : share / l;  // O is 0 there
         if (!valid) inverse = share = lse = __builtin_nanf("");
-        if (desc.want_lse && row_in_block(r) < rows_ && ScoreAtom::result_at(T::lane(), 0).col == 0)
+        if (desc.want_lse && row_in_block<r>() < rows_ && speaks())
             desc.lse[b_ * desc.lse_batch_stride + row.head * desc.lse_head_stride +
                      (sequence().q_begin + row.query) * desc.lse_token_stride] = lse;
     }

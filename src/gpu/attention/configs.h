@@ -47,8 +47,8 @@ inline AttentionNeeds needs_of(const AttentionDesc& desc) {
 }
 
 // A wave has one atom's rows: 16 (two atoms of 8 on sm75), with up to 255 registers a lane, so eight waves fill a
-// multiprocessor. Two blocks of four are faster than one of eight, because they do not wait for each other (H200: 402
-// against 369 TOPS, int8_int8 accurate, D 128, S 16384); they need to fit into shared memory side by side.
+// multiprocessor. Two blocks of four are faster than one of eight, because they do not wait for each other (H200: 9 %
+// at D 128, S 16384); they need to fit into shared memory side by side.
 constexpr AttentionConfig config_for(const AttentionNeeds& n) {
     constexpr int kHalf = 113 * 1024, kWhole = 163 * 1024;  // bytes of sm80 and later datacenter chips
     const int qk = n.head_dim * element_bits(n.qk) / 8, digits = n.key_bias ? 32 : 0;
