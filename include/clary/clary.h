@@ -220,7 +220,8 @@ typedef struct clary_packed_layout {
 
 /* A packed buffer: memory of the caller's, laid out as clary_packed_layouts says. It carries what it was packed as
  * (layout, scale, sequence bounds, smoothing vectors); using it as something else is refused on the CPU, and gives NaN on
- * a GPU, where the smoothing vectors are not compared. It may be stored and loaded by the same version of the library. */
+ * a GPU, where the smoothing vectors are not compared, and sequence bounds only those of the packed Q with those of K and
+ * V. It may be stored and loaded by the same version of the library. */
 typedef struct clary_packed {
     uint32_t struct_size; /* sizeof(clary_packed) */
     int32_t device;       /* clary_device */

@@ -12,8 +12,8 @@
 
 namespace clary::cases {
 
-// Exact recipes have no tiles; the kernels take 64 keys at a time, and so must the oracle, because 16-bit P is rounded
-// relative to its tile's maximum.
+// Exact recipes have no tiles; the kernels take 64 keys at a time, and so must the oracle, because fp16's P is
+// rounded alike for all tiles only above its subnormals.
 AttentionDesc gpu_desc_of(const Problem& problem, const std::string& recipe);
 
 // Packed operands in buffers of the machine's arrangement; all that is not an element is 0, as the packing kernels leave it.

@@ -14,7 +14,7 @@
 //                 store(address, v)
 //   async copy    copy16(to, from, valid, active)  16 bytes from global to shared memory; zeros where !valid (from is
 //                                            not read); nothing by lanes that are not active.
-//                                            Called by all lanes of a wave together; see copy_tile in tile.h, which also
+//                                            Called by all lanes of a wave together; see CopyTile in tile.h, which also
 //                                            keeps MetaX's rule that a wave writes 16 * kLanes consecutive bytes.
 //                 commit()                   closes a group of copies of this wave
 //                 wait<younger, copies>()    until all but the `younger` youngest groups have landed, each of `copies`
