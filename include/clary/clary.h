@@ -170,7 +170,7 @@ typedef struct clary_attention_params {
 
     clary_tensor cu_seqlens_q; /* int32 or int64 [B + 1], from 0 to Tq, not decreasing */
     clary_tensor cu_seqlens_k; /* int32 or int64 [B + 1], from 0 to Tk, not decreasing */
-    int64_t max_seqlen_q;      /* varlen: the longest sequence; 0: found from cu_seqlens on the CPU; on a GPU 0 stands for
+    int64_t max_seqlen_q; /* varlen: the longest sequence; 0: found from cu_seqlens on the CPU; on a GPU 0 stands for
                                   all tokens, which is right but starts more blocks than are needed */
     int64_t max_seqlen_k;
 
@@ -182,7 +182,7 @@ typedef struct clary_attention_params {
 
     clary_context* context; /* null: the default context */
     void* stream;           /* CUDA or MXMACA stream; ignored on the CPU */
-    void* workspace;        /* null on the CPU: taken from the heap; at least clary_workspace_size bytes, 64-aligned; on a
+    void* workspace; /* null on the CPU: taken from the heap; at least clary_workspace_size bytes, 64-aligned; on a
                                GPU device memory, which two calls that may run at once must not share */
     size_t workspace_size;
 } clary_attention_params;
