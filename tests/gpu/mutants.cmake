@@ -54,7 +54,7 @@ attention_mutant(digits_over_keys "race" [[kDigitsAt = KeyTile::kBytes;]] [[kDig
 attention_mutant(one_stage_too_small "out of range" [[kStages * kStageBytes;]] [[(kStages - 1) * kStageBytes;]])
 
 # -- places --
-attention_mutant(row_of_a_neighbour "result" [[real_row(row_in_block(slot))]] [[real_row(row_in_block(slot) ^ 1)]])
+attention_mutant(row_of_a_neighbour "result" [[real_row(row_in_block<slot>())]] [[real_row(row_in_block<slot>() ^ 1)]])
 attention_mutant(mask_off_by_one "result" [[keys.sees(first + key_of(n, i))]] [[keys.sees(first + key_of(n, i) + 1)]])
 attention_mutant(scale_of_another_group "result" [[.col % 8 + 2 * slot;]] [[.col * 0 + 2 * slot;]])
 attention_mutant(weights_of_the_first_step "result" [[const int position = step * OutAtom::kDepth +]]
