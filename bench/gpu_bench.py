@@ -97,6 +97,15 @@ def exact_head(q, k, v, causal):
     return torch.cat(pieces, 2)
 
 
+def record(base: dict, q: torch.Tensor, rounds: list, **fields) -> dict:
+    """What every record says of a measurement on Q, K and V of q's shape; rounds in milliseconds."""
+    batch, heads, seq, dim = q.shape
+    quartiles = statistics.quantiles(rounds, n=4)
+    return {**base, "data": "normal", "batch": batch, "q_heads": heads, "kv_heads": heads, "q_len": seq,
+            "kv_len": seq, "head_dim": dim, "ms": statistics.median(rounds),
+            "ms_iqr": quartiles[2] - quartiles[0], **fields}  # fmt: skip
+
+
 def attention_records(library: Library, dim: int, seq: int, causal: bool, recipes: list, base: dict) -> list:
     batch, heads = TOKENS // seq, WIDTH // dim
     generator = torch.Generator("cuda").manual_seed(seq + dim)
@@ -128,13 +137,11 @@ def attention_records(library: Library, dim: int, seq: int, causal: bool, recipe
     t_ms = statistics.median(times[("cudnn_bf16", "kernel")])
     records = []
     for (name, what), rounds in times.items():
-        ms, quartiles = statistics.median(rounds), statistics.quantiles(rounds, n=4)
-        records.append({**base, "kernel": kernels.get(name, name), "recipe": name, "data": "normal", "what": what,
-                        "batch": batch, "q_heads": heads, "kv_heads": heads, "q_len": seq, "kv_len": seq,
-                        "head_dim": dim, "causal": causal, "ms": ms, "ms_iqr": quartiles[2] - quartiles[0],
-                        "tops": flops / ms * 1e-9, "baseline": "cudnn_bf16", "baseline_ms": t_ms, "ratio": t_ms / ms,
-                        "rel_l1": errors[(name, what)]})  # fmt: skip
-        last = records[-1]
+        last = record(base, q, rounds, kernel=kernels.get(name, name), recipe=name, what=what, causal=causal)
+        ms = last["ms"]
+        last.update(tops=flops / ms * 1e-9, baseline="cudnn_bf16", baseline_ms=t_ms, ratio=t_ms / ms,
+                    rel_l1=errors[(name, what)])  # fmt: skip
+        records.append(last)
         print(f"{dim:4} {seq:6} {'causal' if causal else 'full':6} {name:24} {what:7} {ms:9.4f} {last['tops']:7.1f} "
               f"{last['ratio']:6.3f} {last['rel_l1']:8.5f}", flush=True)  # fmt: skip
     return records
@@ -163,15 +170,13 @@ def quantize_records(library: Library, recipes: list, base: dict) -> list:
     for recipe, rounds in times.items():
         if recipe == "copy":
             continue
-        ms, quartiles = statistics.median(rounds), statistics.quantiles(rounds, n=4)
+        last = record(base, q, rounds, kernel="quantize", recipe=recipe, what="quantize", causal=False)
+        ms = last["ms"]
         rate = byte_count / ms * 1e-6
         print(f"  {recipe:24} {ms:8.4f} ms {rate:7.0f} GB/s, {copy_rate / rate:5.2f} x the copy's time", flush=True)
-        records.append({**base, "kernel": "quantize", "recipe": recipe, "data": "normal", "what": "quantize",
-                        "batch": batch, "q_heads": heads, "kv_heads": heads, "q_len": seq, "kv_len": seq,
-                        "head_dim": dim, "causal": False, "ms": ms, "ms_iqr": quartiles[2] - quartiles[0],
-                        "tops": None, "gb_per_s": rate, "baseline": "device_copy",
-                        "baseline_ms": byte_count / copy_rate * 1e-6, "ratio": rate / copy_rate,
-                        "rel_l1": None})  # fmt: skip
+        last.update(tops=None, gb_per_s=rate, baseline="device_copy", baseline_ms=byte_count / copy_rate * 1e-6,
+                    ratio=rate / copy_rate, rel_l1=None)  # fmt: skip
+        records.append(last)
     return records
 
 

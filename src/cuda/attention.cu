@@ -45,11 +45,7 @@ __device__ __forceinline__ void run(const gpu::AttentionParams& params) {
 }  // namespace clary::cuda
 
 // Plain names, so that a profiler shows clary_int8_int8_d128_bias_t128 and not the whole configuration.
-#define CLARY_PASTE2(a, b, c) a##b##_##c
-#define CLARY_PASTE(a, b, c) CLARY_PASTE2(a, b, c)
 #define CLARY_NAME(suffix) CLARY_PASTE(clary_, CLARY_UNIT, suffix)
-#define CLARY_TEXT2(x) #x
-#define CLARY_TEXT(x) CLARY_TEXT2(x)
 
 #define CLARY_KERNEL(suffix, ...)                                                          \
     namespace clary::cuda {                                                                \

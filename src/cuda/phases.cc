@@ -16,29 +16,15 @@ namespace {
 
 constexpr int64_t kMaxKeys = 0x7fff0000;  // kernels count keys and rows in int
 
-// Whether a kernel computes what the problem asks for: it may be able to do more.
-bool serves(const AttentionEntry& entry, const AttentionDesc& desc) {
-    const Recipe& r = desc.recipe;
-    const gpu::AttentionNeeds needs = gpu::needs_of(desc);
-    const gpu::AttentionConfig& c = entry.config;
-    if (r.qk == Format::kInt4 || entry.pv != r.pv || c.qk != needs.qk || c.v != needs.v) return false;
-    if (c.head_dim != needs.head_dim || c.head_dim_v != needs.head_dim_v) return false;
-    if (needs.biased && !c.biased) return false;
-    if (!r.quantized()) return true;  // tiles are no part of it
-    return c.key_bias == needs.key_bias && c.tile_k == needs.tile_k &&
-           (c.key_scales == needs.key_scales || c.key_scales == gpu::KeyScales::kKey);
-}
-
-// The kernel compiled for just this, else the first that serves. Null: none.
+// The least general kernel that serves. Null: none.
 const AttentionEntry* find_attention(const AttentionDesc& desc) {
     const AttentionEntry* found = nullptr;
-    const gpu::AttentionConfig wanted = gpu::config_for(gpu::needs_of(desc));
+    if (desc.recipe.qk == Format::kInt4) return found;
     for (const auto& unit : attention_entries())
-        for (const AttentionEntry& entry : unit) {
-            if (!serves(entry, desc)) continue;
-            if (entry.config == wanted) return &entry;
-            if (found == nullptr) found = &entry;
-        }
+        for (const AttentionEntry& entry : unit)
+            if (entry.pv == desc.recipe.pv && gpu::serves(entry.config, desc) &&
+                (found == nullptr || gpu::generality(entry.config) < gpu::generality(found->config)))
+                found = &entry;
     return found;
 }
 

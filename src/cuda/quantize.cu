@@ -22,11 +22,7 @@ using Advance = gpu::AdvanceKernel<Target, kConfig>;
 }  // namespace
 }  // namespace clary::cuda
 
-#define CLARY_PASTE2(a, b, c) a##b##_##c
-#define CLARY_PASTE(a, b, c) CLARY_PASTE2(a, b, c)
 #define CLARY_NAME(kernel) CLARY_PASTE(clary_, kernel, CLARY_UNIT)
-#define CLARY_TEXT2(x) #x
-#define CLARY_TEXT(x) CLARY_TEXT2(x)
 
 #define CLARY_KERNEL(name, Class)                                                                           \
     extern "C" __global__ void __launch_bounds__(clary::cuda::Class::kThreads, clary::cuda::Class::kBlocks) \

@@ -15,3 +15,9 @@ inline constexpr gpu::Machine kCompiledFor = gpu::kSm80;  // the host's pass emi
 using Target = gpu::Nvidia<kCompiledFor>;
 
 }  // namespace clary::cuda
+
+// Names of kernels from what the build gives: a b _ c as one word, and as text.
+#define CLARY_PASTE2(a, b, c) a##b##_##c
+#define CLARY_PASTE(a, b, c) CLARY_PASTE2(a, b, c)
+#define CLARY_TEXT2(x) #x
+#define CLARY_TEXT(x) CLARY_TEXT2(x)

@@ -70,24 +70,28 @@ class Host : public Device {
     void* upload(const void* host, size_t) override { return const_cast<void*>(host); }
     void download(void*, void*, size_t) override {}
     const std::vector<const char*>& recipes() const override {
-        static const std::vector<const char*> all = {
-            "int8_int8",
-            "int8_int8:fast",
-            "int8_int8+v_scale=channel_tile+smooth_v+tile=64",
-            "int8_int8:fast+granularity=per_warp+rotate+no_smooth_k+smooth_v+rotate_v",
-            "int8_int8+tile=64+no_rotate_v+granularity=per_token",
-            "int8_fp16",
-            "int8_fp16:sage2+smooth_v",
-            "int8_fp16:fast+smooth_q+granularity=per_block+family=sm90",
-            "int8_bf16",
-            "fp32_fp32",
-            "fp32_fp32+tile=64",
-        };
+        static const std::vector<const char*> all = quantized_recipes({"fp32_fp32", "fp32_fp32+tile=64"});
         return all;
     }
 };
 
 }  // namespace
+
+std::vector<const char*> quantized_recipes(std::initializer_list<const char*> more) {
+    std::vector<const char*> all = {
+        "int8_int8",
+        "int8_int8:fast",
+        "int8_int8+v_scale=channel_tile+smooth_v+tile=64",
+        "int8_int8:fast+granularity=per_warp+rotate+no_smooth_k+smooth_v+rotate_v",
+        "int8_int8+tile=64+no_rotate_v+granularity=per_token",
+        "int8_fp16",
+        "int8_fp16:sage2+smooth_v",
+        "int8_fp16:fast+smooth_q+granularity=per_block+family=sm90",
+        "int8_bf16",
+    };
+    all.insert(all.end(), more);
+    return all;
+}
 
 Device& host_device() {
     static Host host;

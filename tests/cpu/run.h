@@ -25,7 +25,7 @@ class Device {
     virtual ~Device() = default;
     virtual const char* backend() const = 0;  // of kernels, e.g. "cpu"
     virtual const Arrangement& arrangement() const = 0;
-    // Every preset and every option that changes a path.
+    // Every preset and every option that changes a path: quantized_recipes() and the backend's own.
     virtual const std::vector<const char*>& recipes() const = 0;
     virtual clary_device type() const = 0;
     // Bytes of the device with the contents of host memory; host memory itself where the device shares it. Aligned to 64.
@@ -33,6 +33,7 @@ class Device {
     // Waits, copies back and frees what upload() gave.
     virtual void download(void* device, void* host, size_t bytes) = 0;
 };
+std::vector<const char*> quantized_recipes(std::initializer_list<const char*> more);
 // Each test program defines it.
 Device& device_under_test();
 // Host memory: the CPU's kernels.

@@ -25,20 +25,7 @@ class Gpu : public Device {
         EXPECT_EQ(cudaFree(device), cudaSuccess);
     }
     const std::vector<const char*>& recipes() const override {
-        static const std::vector<const char*> all = {
-            "int8_int8",
-            "int8_int8:fast",
-            "int8_int8+v_scale=channel_tile+smooth_v+tile=64",
-            "int8_int8:fast+granularity=per_warp+rotate+no_smooth_k+smooth_v+rotate_v",
-            "int8_int8+tile=64+no_rotate_v+granularity=per_token",
-            "int8_fp16",
-            "int8_fp16:sage2+smooth_v",
-            "int8_fp16:fast+smooth_q+granularity=per_block+family=sm90",
-            "int8_fp16+tile=64",
-            "int8_bf16",
-            "fp16_fp16",
-            "bf16_bf16",
-        };
+        static const std::vector<const char*> all = quantized_recipes({"int8_fp16+tile=64", "fp16_fp16", "bf16_bf16"});
         return all;
     }
 };

@@ -94,7 +94,7 @@ bool fits(const gpu::AttentionConfig& config, const gpu::AttentionNeeds& needs, 
     desc.head_dim = needs.head_dim;
     desc.head_dim_v = needs.head_dim_v;
     if (biased(draw.mask)) desc.mask_kind = MaskKind::kBoolean;
-    return serves(config, desc);
+    return gpu::serves(config, desc);
 }
 
 void check(const Simulated& kernel, const Draw& draw) {

@@ -28,26 +28,13 @@ const std::vector<Simulated>& kernels() {
     return list;
 }
 
-bool serves(const gpu::AttentionConfig& config, const AttentionDesc& desc) {
-    const gpu::AttentionNeeds needs = gpu::needs_of(desc);
-    if (config.qk != needs.qk || config.v != needs.v) return false;
-    if (config.head_dim != needs.head_dim || config.head_dim_v != needs.head_dim_v) return false;
-    if (needs.biased && !config.biased) return false;
-    if (!desc.recipe.quantized()) return true;  // tiles are no part of it
-    return config.key_bias == needs.key_bias && config.tile_k == needs.tile_k &&
-           (config.key_scales == needs.key_scales || config.key_scales == gpu::KeyScales::kKey);
-}
-
 std::vector<const Simulated*> kernels_for(const AttentionDesc& desc) {
-    const auto generality = [](const gpu::AttentionConfig& config) {
-        return 2 * config.biased + (config.key_scales == gpu::KeyScales::kKey);
-    };
     std::vector<const Simulated*> found;
     for (const gpu::Chip chip : {gpu::Chip::kSm75, gpu::Chip::kSm80, gpu::Chip::kSm89, gpu::Chip::kXcore1000}) {
         const Simulated* best = nullptr;
         for (const Simulated& kernel : kernels())
-            if (kernel.entry.machine.chip == chip && serves(kernel.config, desc) &&
-                (best == nullptr || generality(kernel.config) < generality(best->config)))
+            if (kernel.entry.machine.chip == chip && gpu::serves(kernel.config, desc) &&
+                (best == nullptr || gpu::generality(kernel.config) < gpu::generality(best->config)))
                 best = &kernel;
         if (best != nullptr) found.push_back(best);
     }

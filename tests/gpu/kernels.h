@@ -143,9 +143,7 @@ std::vector<Simulated> kernels_part();
 const std::vector<Simulated>& kernels();
 constexpr bool has_all_parts() { return CLARY_PARTS_BUILT == CLARY_PARTS; }
 
-// Whether the kernel computes what the problem asks for; it may be able to do more.
-bool serves(const gpu::AttentionConfig& config, const AttentionDesc& desc);
-// The first kernel of each machine that serves the problem, the special before the general.
+// The least general kernel of each machine that serves the problem.
 std::vector<const Simulated*> kernels_for(const AttentionDesc& desc);
 
 // "sm80_int8_fp16_d64_t128_bias_masked"

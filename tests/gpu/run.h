@@ -37,7 +37,7 @@ void run(const Simulated& kernel, Problem* problem, const AttentionDesc& desc, c
 // Results are within the tolerances of the oracle's. Not a number counts as equal to itself.
 void expect_near(const Output& result, const Output& oracle, const Recipe& recipe, const Case& c);
 
-// run() and expect_near() for the first kernel of each machine that serves the problem; how many those were.
+// run() and expect_near() for the kernel of each machine that serves the problem; how many those were.
 int check_all_machines(Problem* problem, const char* recipe);
 
 }  // namespace clary::cases

@@ -67,6 +67,19 @@ constexpr AttentionConfig config_for(const AttentionNeeds& n) {
             .blocks = two ? 2 : 1};
 }
 
+// Whether a kernel computes what the problem asks for: it may be able to do more.
+inline bool serves(const AttentionConfig& c, const AttentionDesc& desc) {
+    const AttentionNeeds needs = needs_of(desc);
+    if (c.qk != needs.qk || c.v != needs.v) return false;
+    if (c.head_dim != needs.head_dim || c.head_dim_v != needs.head_dim_v) return false;
+    if (needs.biased && !c.biased) return false;
+    if (!desc.recipe.quantized()) return true;  // tiles are no part of it
+    return c.key_bias == needs.key_bias && c.tile_k == needs.tile_k &&
+           (c.key_scales == needs.key_scales || c.key_scales == KeyScales::kKey);
+}
+// Of the kernels that serve a problem the least general is the fastest.
+constexpr int generality(const AttentionConfig& c) { return 2 * c.biased + (c.key_scales == KeyScales::kKey); }
+
 inline int64_t attention_blocks(const AttentionDesc& desc, int tile_q) {
     const int64_t rows = desc.q_len * desc.q_heads_per_kv();
     return desc.batch * desc.kv_heads * ((rows + tile_q - 1) / tile_q);
