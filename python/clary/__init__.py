@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clary: quantized attention, in 8 and 4 bits at 16-bit quality, for torch, numpy and DLPack arrays on CPUs and GPUs.
+
+    import clary
+    out = clary.attention(q, k, v, causal="bottom_right")
+
+Importing it changes nothing elsewhere and imports neither PyTorch nor numpy.
+"""
+
+from . import errors
+from ._attention import attention, attention_varlen
+from ._explain import Kernel, explain, kernels, recipes
+from ._library import build_info, last_kernel
+from ._merge import merge
+from ._packed import KVCache, PackedKV, attention_consume, quantize_kv
+from ._version import __version__
+from .errors import Error, InvalidArgument, NoDevice, NoGradient, Unsupported
+
+__all__ = [
+    "Error", "InvalidArgument", "KVCache", "Kernel", "NoDevice", "NoGradient", "PackedKV", "Unsupported", "__version__",
+    "attention", "attention_consume", "attention_varlen", "build_info", "errors", "explain", "kernels", "last_kernel",
+    "merge", "quantize_kv", "recipes",
+]  # fmt: skip

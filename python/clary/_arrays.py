@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one place where arrays become C views. A *family* answers the same few questions for each library of arrays:
+
+``facts(a)``    everything about an array but where its data lies: a hashable value, cheap to make
+``pointer(a)``  where its data lies
+``describe(name, facts)`` -> (clary_dtype, clary_device, device index, shape, strides in elements)
+``empty(shape, dtype, like)``, ``bytes(count, like)``, ``stream(like)``: results, packed buffers and workspaces
+
+PyTorch and numpy are never imported here: whoever hands in their arrays has imported them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from .errors import InvalidArgument
+
+CPU, CUDA = 0, 1
+ALIGNMENT = 64  # of workspaces and packed buffers
+
+DTYPES = {
+    "float32": 1, "float16": 2, "bfloat16": 3, "float64": 4, "int8": 5, "uint8": 6, "int16": 7, "int32": 8, "int64": 9,
+    "bool": 10, "float8_e4m3fn": 11, "float8_e5m2": 12,
+}  # fmt: skip
+
+
+def dtype_code(name: str, dtype: str) -> int:
+    try:
+        return DTYPES[dtype]
+    except KeyError:
+        raise InvalidArgument(f"{name}: dtype {dtype} is not supported; allowed: float32, float16, bfloat16") from None
+
+
+class NumpyFamily:
+    """numpy.ndarray; bfloat16 comes from ml_dtypes."""
+
+    name = "numpy.ndarray"
+
+    @staticmethod
+    def facts(a: Any) -> tuple:
+        return a.dtype, a.shape, a.strides
+
+    @staticmethod
+    def pointer(a: Any) -> int:
+        return a.__array_interface__["data"][0]
+
+    @staticmethod
+    def describe(name: str, facts: tuple) -> tuple[int, int, int, tuple, tuple]:
+        dtype, shape, strides = facts
+        if not dtype.isnative:
+            raise InvalidArgument(f"{name}: dtype {dtype} has swapped bytes; allowed: this machine's byte order")
+        if any(s % dtype.itemsize for s in strides):
+            raise InvalidArgument(f"{name}: strides {strides} bytes; allowed: multiples of its {dtype.itemsize}-byte element")
+        return dtype_code(name, dtype.name), CPU, 0, shape, tuple(s // dtype.itemsize for s in strides)
+
+    @staticmethod
+    def empty(shape: Sequence[int], dtype: Any, like: Any) -> Any:
+        return sys.modules["numpy"].empty(shape, dtype)
+
+    @staticmethod
+    def float32(like: Any) -> Any:
+        return sys.modules["numpy"].dtype("float32")
+
+    @staticmethod
+    def bytes(count: int, like: Any) -> Any:
+        raw = sys.modules["numpy"].empty(count + ALIGNMENT, "uint8")
+        start = -raw.__array_interface__["data"][0] % ALIGNMENT
+        return raw[start : start + count]
+
+    @staticmethod
+    def reinterpret(raw: Any, dtype: int, shape: tuple) -> Any:
+        name = next((n for n, code in DTYPES.items() if code == dtype), "uint8")
+        return raw.view("uint16" if name == "bfloat16" else "uint8" if name.startswith("float8") else name).reshape(shape)
+
+    @staticmethod
+    def stream(like: Any) -> int:
+        return 0
+
+
+class TorchFamily:
+    """torch.Tensor of any version from 2.0 on."""
+
+    name = "torch.Tensor"
+
+    def __init__(self, torch: Any):
+        self.torch = torch
+        self.raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # ten times faster than the public way
+
+    @staticmethod
+    def facts(a: Any) -> tuple:
+        return a.dtype, a.device, a.shape, a.stride()
+
+    @staticmethod
+    def pointer(a: Any) -> int:
+        return a.data_ptr()
+
+    @staticmethod
+    def describe(name: str, facts: tuple) -> tuple[int, int, int, tuple, tuple]:
+        dtype, device, shape, strides = facts
+        if device.type not in ("cpu", "cuda"):
+            raise InvalidArgument(f"{name}: device {device}; allowed: cpu, cuda")
+        on_gpu = device.type == "cuda"
+        code = dtype_code(name, str(dtype).replace("torch.", ""))
+        return code, CUDA if on_gpu else CPU, device.index if on_gpu else 0, tuple(shape), strides
+
+    def empty(self, shape: Sequence[int], dtype: Any, like: Any) -> Any:
+        return self.torch.empty(shape, dtype=dtype, device=like.device)
+
+    def float32(self, like: Any) -> Any:
+        return self.torch.float32
+
+    def bytes(self, count: int, like: Any) -> Any:
+        # Both of PyTorch's allocators align to 64 bytes or more.
+        return self.torch.empty(count, dtype=self.torch.uint8, device=like.device)
+
+    def reinterpret(self, raw: Any, dtype: int, shape: tuple) -> Any:
+        name = next((n for n, code in DTYPES.items() if code == dtype), "uint8")
+        return raw.view(getattr(self.torch, name, self.torch.uint8)).reshape(shape)
+
+    def stream(self, like: Any) -> int:
+        if not like.is_cuda:
+            return 0
+        if self.raw_stream is not None:
+            return self.raw_stream(like.get_device())
+        return self.torch.cuda.current_stream(like.device).cuda_stream
+
+
+_numpy = NumpyFamily()
+_torch: TorchFamily | None = None
+
+
+def is_torch(a: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(a, torch.Tensor)
+
+
+def is_numpy(a: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(a, numpy.ndarray)
+
+
+def family_of(name: str, a: Any) -> Any:
+    global _torch
+    if is_torch(a):
+        if _torch is None:
+            _torch = TorchFamily(sys.modules["torch"])
+        return _torch
+    if is_numpy(a):
+        return _numpy
+    raise TypeError(f"{name}: {type(a).__module__}.{type(a).__name__}; allowed: torch.Tensor, numpy.ndarray, DLPack")
+
+
+def is_foreign(a: Any) -> bool:
+    """An array of another library that can be read through DLPack."""
+    return not is_torch(a) and not is_numpy(a) and hasattr(a, "__dlpack__")
+
+
+def adopt(a: Any) -> Any:
+    """A view of a foreign array as a torch.Tensor where PyTorch is loaded or the array is on a GPU, else as a
+    numpy.ndarray; anything else is handed back as it is."""
+    if not is_foreign(a):
+        return a
+    if "torch" in sys.modules or a.__dlpack_device__()[0] != 1:
+        import torch
+
+        return torch.from_dlpack(a)
+    import numpy
+
+    return numpy.from_dlpack(a)

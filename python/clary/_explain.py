@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looking inside: which kernel would run and why, which kernels and recipes there are."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from . import _structs
+from ._arrays import CUDA, dtype_code
+from ._library import check, lib
+from ._problem import (Options, contiguous, make_params, parse_causal, parse_layout, parse_recipe, parse_scale,
+                       parse_window)  # fmt: skip
+from .errors import InvalidArgument
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of the loaded library."""
+
+    name: str
+    backend: str
+    arch: str
+    recipe: str
+    usable: bool
+    reason: str  # why it is not usable on this machine, or ""
+
+
+def kernels() -> list[Kernel]:
+    """Every kernel of the loaded library, and whether it runs on this machine."""
+    found = []
+    for index in range(lib.clary_kernel_count()):
+        info = _structs.KernelInfo(struct_size=ctypes.sizeof(_structs.KernelInfo))
+        check(lib.clary_kernel_get(index, ctypes.byref(info)))
+        text = [getattr(info, name).decode() for name in ("name", "backend", "arch", "recipe")]
+        found.append(Kernel(*text, bool(info.usable), info.reason.decode()))
+    return found
+
+
+def recipes() -> dict[str, list[str]]:
+    """The names of recipes, each with the backends whose kernels run it on this machine. Presets and options
+    are added as in ``"int8_int8:fast+tile=64"``, see docs/recipes.md."""
+    found: dict[str, list[str]] = {}
+    for kernel in kernels():
+        backends = found.setdefault(kernel.recipe, [])
+        if kernel.usable and kernel.backend not in backends:
+            backends.append(kernel.backend)
+    return found
+
+
+def explain(
+    q_shape: Any,
+    kv_shape: Any = None,
+    *,
+    dtype: str = "bfloat16",
+    device: str = "cpu",
+    layout: str = "hnd",
+    head_dim_v: int | None = None,
+    causal: bool | str = False,
+    causal_offset: int | None = None,
+    window: tuple[int, ...] | None = None,
+    scale: float | None = None,
+    mask: str | None = None,
+    recipe: str = "auto",
+    backend: str = "auto",
+) -> dict[str, Any]:
+    """Which kernel would run, why no other, memory, bytes moved and expected error; runs nothing.
+
+    Args:
+        q_shape: shape of q, or q itself, of which shape, type and device are taken.
+        kv_shape: shape of k, or k itself; default that of q.
+        dtype: ``"float32"``, ``"float16"`` or ``"bfloat16"``.
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+        mask: ``None``, ``"bool"`` or a dtype: as if a mask of the full size were given.
+
+    Returns:
+        The JSON of ``clary_explain``: ``kernel`` (None where no kernel takes the problem), ``recipe``, ``other_kernels`` (each
+        with its ``reason``), ``workspace_bytes``, ``bytes_moved``, ``expected_rel_l1``, ``warnings``, ...
+    """
+    if hasattr(q_shape, "shape"):
+        dtype = str(q_shape.dtype).replace("torch.", "")
+        device = str(getattr(q_shape, "device", "cpu"))
+    q = tuple(getattr(q_shape, "shape", q_shape))
+    k = q if kv_shape is None else tuple(getattr(kv_shape, "shape", kv_shape))
+    kind, _, index = device.partition(":")
+    if kind not in ("cpu", "cuda"):
+        raise InvalidArgument(f"device: {device!r}; allowed: cpu, cuda, cuda:<index>")
+    if len(q) != 4 or len(k) != 4:
+        raise InvalidArgument(f"q_shape: {q}, kv_shape: {k}; allowed: 4 dimensions each")
+    where = (CUDA if kind == "cuda" else 0, int(index or 0))
+    layout = parse_layout(layout)
+    tokens, heads = (1, 2) if layout == "nhd" else (2, 1)
+
+    def described(shape: tuple, of: str = dtype) -> tuple:
+        return (dtype_code("dtype", of), *where, shape, contiguous(shape))
+
+    v = k if head_dim_v is None else (*k[:3], head_dim_v)
+    causal, offset, _ = parse_causal(causal, causal_offset, q[tokens] == k[tokens])
+    options = Options(layout, causal, offset, parse_window(window), parse_scale(scale), 0, 0, parse_recipe(recipe),
+                      parse_recipe(backend, "backend"))  # fmt: skip
+    tensors = {"q": described(q), "k": described(k), "v": described(v)}
+    if mask is not None:
+        tensors["mask"] = described((q[0], q[heads], q[tokens], k[tokens]), mask)
+    params = make_params(options, tensors)
+    text = ctypes.c_char_p()
+    check(lib.clary_explain(ctypes.byref(params), ctypes.byref(text)))
+    return json.loads(text.value.decode())

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantize and attend as two steps: K and V quantized once and attended to many times, caches, and freeing Q, K and V early."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from . import _structs, _tracing
+from ._arrays import adopt, is_torch
+from ._library import check, lib
+from ._problem import (Options, Plan, contiguous, gather, parse_causal, parse_layout, parse_recipe, parse_scale,
+                       parse_window, plan_for)  # fmt: skip
+from .errors import InvalidArgument, Unsupported
+
+Array = Any
+
+
+def _layouts(plan: Plan, capacity: int) -> tuple[_structs.PackedLayout, _structs.PackedLayout]:
+    made = [_structs.PackedLayout(struct_size=ctypes.sizeof(_structs.PackedLayout)) for _ in range(2)]
+    check(lib.clary_packed_layouts(ctypes.byref(plan.params), ctypes.c_int64(capacity), *map(ctypes.byref, made)))
+    return made[0], made[1]
+
+
+def _buffer(family: Any, memory: Array, where: tuple[int, int], capacity: int) -> _structs.Packed:
+    return _structs.Packed(struct_size=ctypes.sizeof(_structs.Packed), device=where[0], device_index=where[1],
+                           data=family.pointer(memory), bytes=memory.shape[0], kv_capacity=capacity)  # fmt: skip
+
+
+def _refuse_tracing(what: str, arrays: dict[str, Array]) -> None:
+    if is_torch(arrays["k" if "k" in arrays else "q"]):
+        _tracing.refuse_gradients(arrays)
+        if _tracing.active(arrays["k" if "k" in arrays else "q"]):
+            raise Unsupported(f"{what}: under torch.compile or another tracer; allowed: clary.attention, or "
+                              "torch.compiler.disable around this call")  # fmt: skip
+
+
+class PackedKV:
+    """Quantized K and V, made by :func:`quantize_kv`.
+
+    Attributes:
+        capacity: keys per sequence that there is room for; 0: no more than were packed.
+        length: keys of the longest sequence now (as this object was told; a replayed graph appends without it).
+        recipe: the recipe in full.
+        memory: the packed bytes, a uint8 array (docs/packed_format.md).
+    """
+
+    def __init__(self, family: Any, options: Options, shapes: dict[str, tuple], capacity: int, length: int):
+        self._family, self._options, self._shapes = family, options, shapes  # by "k" and "v": what describe() answers
+        self.capacity, self.length = capacity, length
+        self.recipe, self.memory, self._sections = "", None, {}
+
+    @property
+    def nbytes(self) -> int:
+        return self.memory.shape[0]
+
+    def section(self, name: str) -> Array:
+        """A view of one array inside, e.g. ``"k_codes"`` or ``"lengths"``, with the types that numpy and torch have."""
+        dtype, shape, offset = self._sections[name]
+        count = 1
+        for extent in shape:
+            count *= extent
+        width = {1: 4, 2: 2, 3: 2, 4: 8, 7: 2, 8: 4, 9: 8}.get(dtype, 1)
+        return self._family.reinterpret(self.memory[offset : offset + count * width], dtype, shape)
+
+    @property
+    def lengths(self) -> Array:
+        """int64 ``[batch]``: keys of each sequence, a view of the packed bytes."""
+        return self.section("lengths")
+
+    def _fixed(self, length: int) -> tuple:
+        """K and V as tensors without data."""
+        fixed = []
+        tokens = 1 if self._options.layout == "nhd" else 2
+        for name in ("k", "v"):
+            dtype, device, index, shape = self._shapes[name]
+            shape = (*shape[:tokens], length, *shape[tokens + 1 :])
+            fixed.append((name, (dtype, device, index, shape, contiguous(shape))))
+        return tuple(fixed)
+
+    def _packed(self) -> _structs.Packed:
+        return _buffer(self._family, self.memory, self._shapes["k"][1:3], self.capacity)
+
+    def attend(
+        self,
+        q: Array,
+        *,
+        causal: bool | str = False,
+        causal_offset: int | Array | None = None,
+        window: tuple[int, ...] | None = None,
+        mask: Array | None = None,
+        kv_lengths: Array | None = None,
+        alibi_slopes: Array | None = None,
+        sinks: Array | None = None,
+        return_lse: bool = False,
+        out: Array | None = None,
+    ) -> Array | tuple[Array, Array]:
+        """Attention of q to these keys; arguments, result and errors as in :func:`clary.attention`. ``mask`` spans at least
+        ``length`` keys."""
+        return self._attend([adopt(q)], causal, causal_offset, window, adopt(mask), adopt(kv_lengths), adopt(alibi_slopes),
+                            adopt(sinks), return_lse, adopt(out))  # fmt: skip
+
+    def _attend(self, holder: list, causal: Any, causal_offset: Any, window: Any, mask: Any, kv_lengths: Any,
+                alibi_slopes: Any, sinks: Any, return_lse: bool, out: Any) -> Any:  # fmt: skip
+        """`holder` holds q, and alone does, so that q is freed once it is packed."""
+        q = holder.pop()
+        tokens = 1 if self._options.layout == "nhd" else 2
+        same = causal is True and kv_lengths is None and len(q.shape) == 4 and q.shape[tokens] == self.length
+        kind, offset, offsets = parse_causal(causal, adopt(causal_offset), same)
+        options = self._options._replace(causal=kind, causal_offset=offset, window=parse_window(window))
+        arrays = {"q": q, "mask": mask, "kv_lengths": kv_lengths, "alibi_slopes": alibi_slopes, "sinks": sinks,
+                  "causal_offsets": offsets, "out": out}  # fmt: skip
+        _refuse_tracing("attend", arrays)
+        family = gather(arrays)
+        if family is not self._family:
+            raise TypeError(f"q: a {family.name}, but K and V were {self._family.name}; allowed: the same kind")
+        fresh = tuple(name for name, wanted in (("out", out is None), ("lse", return_lse)) if wanted)
+        # Every length that the buffer may come to hold is planned for, so that a decode step makes no new plan; a mask
+        # must be as wide as the keys that are there.
+        length = self.capacity if self.capacity and mask is None else self.length
+        plan = plan_for(family, options, arrays, fresh, self._fixed(length), one_shot=False)
+        q_layout = plan.__dict__.get("q_layout")
+        if q_layout is None:
+            q_layout = plan.q_layout = _layouts(plan, self.capacity)[0]
+        memory = family.bytes(q_layout.bytes, self.memory)
+        params, workspace = plan.bind(family, arrays, self.memory)
+        q_packed, kv_packed = _buffer(family, memory, self._shapes["k"][1:3], self.capacity), self._packed()
+        check(lib.clary_quantize(ctypes.byref(params), ctypes.byref(q_packed), None, ctypes.byref(kv_packed)))
+        dtype = q.dtype
+        del q, arrays["q"]
+        made = {name: family.empty(plan.shapes[name], dtype if name == "out" else family.float32(memory), self.memory)
+                for name in fresh}  # fmt: skip
+        plan.store(params, family, made)
+        check(lib.clary_attend(ctypes.byref(params), ctypes.byref(q_packed), ctypes.byref(kv_packed)))
+        out = made.get("out", out)
+        return (out, made["lse"]) if return_lse else out
+
+    def append(self, k: Array, v: Array, *, kv_lengths: Array | None = None) -> None:
+        """Quantizes further keys behind those that are there, with the smoothing vectors of the first: the same bits as
+        quantizing all at once with those.
+
+        Args:
+            k, v: ``[batch, kv_heads, n, head_dim]`` in the layout of the first.
+            kv_lengths: int array ``[batch]``: how many of the n are real, per sequence.
+
+        Raises:
+            InvalidArgument: a sequence would pass the capacity (on the CPU; nothing is changed). On a GPU that is known in
+                time only for equal lengths; else the sequence takes no key and attending to it gives NaN.
+        """
+        arrays = {"k": adopt(k), "v": adopt(v), "kv_lengths": adopt(kv_lengths)}
+        _refuse_tracing("append", arrays)
+        family = gather(arrays)
+        if family is not self._family:
+            raise TypeError(f"k: a {family.name}, but the first K and V were {self._family.name}; allowed: the same kind")
+        shape = tuple(arrays["k"].shape)
+        tokens = 1 if self._options.layout == "nhd" else 2
+        n = shape[tokens] if len(shape) == 4 else 0
+        if kv_lengths is None and self._shapes["k"][1] and self.length + n > self.capacity:
+            raise InvalidArgument(f"k: {n} tokens behind {self.length} pass the capacity; allowed: "
+                                  f"{self.capacity - self.length} more")  # fmt: skip
+        dtype, device, index, q_shape = self._shapes["q"]
+        q_shape = (*q_shape[:tokens], 0, *q_shape[tokens + 1 :])
+        q = ("q", (dtype, device, index, q_shape, contiguous(q_shape)))
+        plan = plan_for(family, self._options, arrays, (), (q,), one_shot=False)
+        params, _workspace = plan.bind(family, arrays, self.memory)
+        check(lib.clary_append_kv(ctypes.byref(params), ctypes.byref(self._packed())))
+        self.length += n
+
+
+def quantize_kv(
+    k: Array,
+    v: Array,
+    *,
+    q: Array | None = None,
+    q_heads: int | None = None,
+    capacity: int = 0,
+    layout: str = "hnd",
+    scale: float | None = None,
+    kv_lengths: Array | None = None,
+    c_k: Array | None = None,
+    c_q: Array | None = None,
+    q_base: Array | None = None,
+    recipe: str = "auto",
+    backend: str = "auto",
+) -> PackedKV:
+    """Quantizes K and V once, to attend to them with any number of queries and to append to them.
+
+    Args:
+        k, v: as in :func:`attention`.
+        q: queries that the recipe takes its statistics from (mean, and the base of the row scales): the prefill's, or any
+            sample. The default recipe needs it, or ``q_base``.
+        q_heads: query heads that will attend, where q is not given; default those of k.
+        capacity: keys per sequence to lay out memory for; 0 for no more than k has.
+        scale: of the softmax; it belongs to the packed keys, since their bias digits hold it.
+
+    Raises: as :func:`attention`.
+    """
+    k, v, q = adopt(k), adopt(v), adopt(q)
+    arrays = {"k": k, "v": v, "q": q, "kv_lengths": adopt(kv_lengths), "c_k": adopt(c_k), "c_q": adopt(c_q),
+              "q_base": adopt(q_base)}  # fmt: skip
+    _refuse_tracing("quantize_kv", arrays)
+    family = gather(arrays)
+    options = Options(layout=parse_layout(layout), scale=parse_scale(scale), recipe=parse_recipe(recipe),
+                      backend=parse_recipe(backend, "backend"))  # fmt: skip
+    shapes = {name: family.describe(name, family.facts(a))[:4] for name, a in arrays.items() if name in ("q", "k", "v")}
+    if len(shapes["k"][3]) != 4 or len(shapes["v"][3]) != 4:
+        raise InvalidArgument(f"k: {len(shapes['k'][3])} dimensions, v: {len(shapes['v'][3])}; allowed: 4")
+    tokens, heads = (1, 2) if options.layout == "nhd" else (2, 1)
+    fixed = ()
+    if q is None:
+        shape = list(shapes["k"][3])
+        shape[tokens] = 1  # one query without data: a recipe that needs some says so
+        shape[heads] = shape[heads] if q_heads is None else q_heads
+        shapes["q"] = (*shapes["k"][:3], tuple(shape))
+        fixed = (("q", (*shapes["q"], contiguous(shapes["q"][3]))),)
+    elif q_heads not in (None, q.shape[heads]):
+        raise InvalidArgument(f"q_heads: {q_heads}, but q has {q.shape[heads]}; allowed: one of the two")
+    plan = plan_for(family, options, arrays, (), fixed, one_shot=False)
+    layout_kv = _layouts(plan, capacity)[1]
+    made = PackedKV(family, options._replace(recipe=layout_kv.recipe.decode()), shapes, capacity, shapes["k"][3][tokens])
+    made.recipe = made._options.recipe
+    made.memory = family.bytes(layout_kv.bytes, k)
+    for section in layout_kv.sections[: layout_kv.section_count]:
+        made._sections[section.name.decode()] = (section.dtype, tuple(section.shape[: section.ndim]), section.offset)
+    params, _workspace = plan.bind(family, arrays, k)
+    check(lib.clary_quantize(ctypes.byref(params), None, ctypes.byref(made._packed()), None))
+    return made
+
+
+class KVCache:
+    """A key-value cache of one layer, for prefill and decode.
+
+        cache = clary.KVCache(capacity=4096)
+        cache.append(k, v, q=q)                              # prefill; q gives the statistics of the queries
+        out = cache.attend(q, causal="bottom_right")
+        cache.append(k_new, v_new)                           # one token, or some
+        out = cache.attend(q_new, causal="bottom_right")
+
+    Args:
+        capacity: keys per sequence, at most.
+        layout, scale, recipe, backend: as in :func:`attention`, for every step. Recipes with ``v_scale=channel`` (``:fast``)
+            cannot append.
+    """
+
+    def __init__(self, capacity: int, *, layout: str = "hnd", scale: float | None = None, recipe: str = "auto",
+                 backend: str = "auto"):  # fmt: skip
+        self.capacity = capacity.__index__()
+        if self.capacity < 1:
+            raise InvalidArgument(f"capacity: {capacity}; allowed: >= 1")
+        self._options = {"layout": layout, "scale": scale, "recipe": recipe, "backend": backend}
+        self.packed: PackedKV | None = None
+
+    @property
+    def length(self) -> int:
+        """Keys of the longest sequence."""
+        return self.packed.length if self.packed else 0
+
+    def append(self, k: Array, v: Array, *, q: Array | None = None, kv_lengths: Array | None = None) -> None:
+        """Adds keys. The first call is the prefill: it also decides the smoothing vectors, from q too (see
+        :func:`quantize_kv`). ``kv_lengths``: how many of these keys are real, per sequence."""
+        if self.packed is not None:
+            self.packed.append(k, v, kv_lengths=kv_lengths)
+        else:
+            self.packed = quantize_kv(k, v, q=q, capacity=self.capacity, kv_lengths=kv_lengths, **self._options)
+
+    def attend(self, q: Array, **options: Any) -> Array | tuple[Array, Array]:
+        """As :meth:`PackedKV.attend`."""
+        if self.packed is None:
+            raise InvalidArgument("attend: the cache is empty; allowed: after append")
+        return self.packed.attend(q, **options)
+
+    def clear(self) -> None:
+        """Forgets all keys; the next append is a prefill again."""
+        self.packed = None
+
+
+def attention_consume(
+    qkv: list,
+    *,
+    layout: str = "hnd",
+    causal: bool | str = False,
+    causal_offset: int | Array | None = None,
+    window: tuple[int, ...] | None = None,
+    mask: Array | None = None,
+    scale: float | None = None,
+    kv_lengths: Array | None = None,
+    alibi_slopes: Array | None = None,
+    sinks: Array | None = None,
+    recipe: str = "auto",
+    backend: str = "auto",
+    return_lse: bool = False,
+) -> Array | tuple[Array, Array]:
+    """:func:`attention` that takes q, k and v out of the list ``[q, k, v]`` and lets go of each once it is quantized: where
+    the caller holds no other reference, their memory is free before the output is made. The list is empty afterwards.
+    Results are the same bits."""
+    q, k, v = qkv
+    qkv.clear()
+    q, k, v = adopt(q), adopt(k), adopt(v)
+    tokens = 1 if parse_layout(layout) == "nhd" else 2
+    if causal is True:
+        same = kv_lengths is None and len(q.shape) == len(k.shape) == 4 and q.shape[tokens] == k.shape[tokens]
+        causal = parse_causal(causal, causal_offset, same or causal_offset is not None)[0] if causal_offset is None else False
+    packed = quantize_kv(k, v, q=q, layout=layout, scale=scale, kv_lengths=kv_lengths, recipe=recipe, backend=backend)
+    holder = [q]
+    del q, k, v
+    return packed._attend(holder, causal, causal_offset, window, adopt(mask), adopt(kv_lengths), adopt(alibi_slopes),
+                          adopt(sinks), return_lse, None)  # fmt: skip

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One attention problem as clary.h wants it: options parsed once, arrays described once, and the filled struct kept.
+
+A call whose arrays and options look as before costs a dictionary look-up and one store per pointer: everything else of
+clary_attention_params depends on shapes, strides, types, devices and options alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import Any, NamedTuple
+
+from . import _structs
+from ._arrays import family_of
+from ._library import check, lib
+from .errors import InvalidArgument
+
+INPUTS = ("q", "k", "v", "mask", "kv_lengths", "alibi_slopes", "sinks", "causal_offsets", "cu_seqlens_q", "cu_seqlens_k",
+          "block_table", "c_k", "c_q", "q_base")  # fmt: skip
+RESULTS = ("out", "lse")
+#: Byte offset of each tensor's data pointer.
+_DATA = {name: getattr(_structs.Params, name).offset for name in INPUTS + RESULTS}
+_STREAM, _WORKSPACE = _structs.Params.stream.offset, _structs.Params.workspace.offset
+_store = struct.Struct("@P").pack_into
+_store_workspace = struct.Struct("@PN").pack_into
+
+CAUSAL = {"none": 0, "top_left": 1, "bottom_right": 2, "offset": 3}
+_PERMUTED = ("q", "k", "v", "out")
+FP32 = 1
+
+
+class Options(NamedTuple):
+    """What is not an array. Hashable."""
+
+    layout: str = "hnd"
+    causal: str = "none"
+    causal_offset: int = 0
+    window: tuple[int, ...] | None = None
+    scale: float | None = None
+    max_seqlen_q: int = 0
+    max_seqlen_k: int = 0
+    recipe: str = "auto"
+    backend: str = "auto"
+
+
+def parse_layout(layout: str) -> str:
+    lower = layout.lower() if isinstance(layout, str) else layout
+    if lower not in ("hnd", "nhd"):
+        raise InvalidArgument(
+            f"layout: {layout!r}; allowed: 'hnd' [batch, heads, tokens, head_dim], 'nhd' [batch, tokens, heads, head_dim]"
+        )
+    return lower
+
+
+def parse_causal(causal: Any, offset: Any, same_length: bool) -> tuple[str, int, Any]:
+    """(kind, offset, offsets). `True` is refused where the two corners differ: half of the world means the other one."""
+    offsets = None
+    if offset is not None:
+        if causal not in (False, True, None, "offset"):
+            raise InvalidArgument(f"causal: {causal!r} with causal_offset; allowed: one of the two")
+        if isinstance(offset, bool) or not hasattr(offset, "__index__") or getattr(offset, "ndim", 0):
+            return "offset", 0, offset
+        return "offset", offset.__index__(), offsets
+    if causal is True:
+        if not same_length:
+            raise InvalidArgument(
+                "causal: True is ambiguous where queries and keys differ in number; allowed: 'top_left' (key j is seen by "
+                "query i where j <= i; PyTorch's is_causal), 'bottom_right' (the last query sees every key), causal_offset"
+            )
+        return "top_left", 0, None
+    if causal is False or causal is None:
+        return "none", 0, None
+    if causal not in ("none", "top_left", "bottom_right"):
+        raise InvalidArgument(f"causal: {causal!r}; allowed: False, True, 'top_left', 'bottom_right'")
+    return causal, 0, None
+
+
+def parse_window(window: Any) -> tuple[int, ...] | None:
+    if window is None:
+        return None
+    try:
+        found = tuple(w.__index__() for w in window)
+    except (TypeError, AttributeError):
+        found = ()
+    if len(found) not in (2, 3):
+        raise InvalidArgument(f"window: {window!r}; allowed: (left, right) or (left, right, keep), -1 for no limit")
+    return found
+
+
+def parse_recipe(recipe: Any, what: str = "recipe") -> str:
+    if recipe is None:
+        return "auto"
+    if not isinstance(recipe, str):
+        raise InvalidArgument(f"{what}: {recipe!r}; allowed: a string such as 'auto'")
+    return recipe
+
+
+def parse_scale(scale: Any) -> float | None:
+    return None if scale is None else float(scale)
+
+
+def fill_tensor(to: _structs.Tensor, name: str, described: tuple, nhd: bool, pointer: int = 0) -> None:
+    dtype, device, index, shape, strides = described
+    if len(shape) > _structs.MAX_DIMS:
+        raise InvalidArgument(f"{name}: {len(shape)} dimensions; allowed: 1..4")
+    if nhd and len(shape) == 4:
+        shape, strides = (tuple(s[i] for i in (0, 2, 1, 3)) for s in (shape, strides))
+    to.dtype, to.device, to.device_index, to.ndim, to.data = dtype, device, index, len(shape), pointer
+    if not shape:
+        raise InvalidArgument(f"{name}: 0 dimensions; allowed: 1..4")
+    to.shape[: len(shape)] = shape
+    to.stride[: len(shape)] = strides
+
+
+def make_params(options: Options, described: dict[str, tuple]) -> _structs.Params:
+    """Everything but the pointers of tensors. `described`: by tensor name, what a family's describe() answers."""
+    params = _structs.Params(struct_size=ctypes.sizeof(_structs.Params))
+    nhd = options.layout == "nhd"
+    for name, what in described.items():
+        fill_tensor(getattr(params, name), name, what, nhd and name in _PERMUTED)
+    params.recipe, params.backend = options.recipe.encode(), options.backend.encode()
+    params.causal, params.causal_offset = CAUSAL[options.causal], options.causal_offset
+    if options.scale is not None:
+        params.scale, params.has_scale = options.scale, 1
+    if options.window is not None:
+        params.has_window = 1
+        params.window_left, params.window_right = options.window[:2]
+        params.window_keep = options.window[2] if len(options.window) == 3 else 0
+    params.max_seqlen_q, params.max_seqlen_k = options.max_seqlen_q, options.max_seqlen_k
+    return params
+
+
+def workspace_bytes(params: _structs.Params, one_shot: bool) -> int:
+    found = ctypes.c_size_t()
+    check(lib.clary_workspace_size(ctypes.byref(params), int(one_shot), ctypes.byref(found)))
+    return found.value
+
+
+class Plan:
+    """The filled struct of a problem, but for pointers, and the shapes of the results that a call makes itself."""
+
+    def __init__(self, options: Options, described: dict[str, tuple], fresh: tuple[str, ...], one_shot: bool):
+        self.shapes = fresh_shapes(options, described)
+        for name in fresh:
+            dtype = FP32 if name == "lse" else described["q"][0]
+            shape = self.shapes[name]
+            described[name] = (dtype, *described["q"][1:3], shape, contiguous(shape))
+        self.params = make_params(options, described)  # keeps the strings alive that the template points to
+        self.template = bytes(self.params)
+        self.on_gpu = described["q"][1] != 0
+        # On the CPU the library takes its workspace from the heap, of the size that this call's lengths need.
+        self.workspace = max(workspace_bytes(self.params, one_shot), 64) if self.on_gpu else 0
+
+    def bind(self, family: Any, arrays: dict[str, Any], like: Any) -> tuple[_structs.Params, Any]:
+        """The struct of one call, and the workspace that must outlive it."""
+        params = _structs.Params.from_buffer_copy(self.template)
+        pointer = family.pointer
+        for name, array in arrays.items():
+            _store(params, _DATA[name], pointer(array))
+        if not self.on_gpu:
+            return params, None
+        workspace = family.bytes(self.workspace, like)
+        _store(params, _STREAM, family.stream(like))
+        _store_workspace(params, _WORKSPACE, pointer(workspace), self.workspace)
+        return params, workspace
+
+    @staticmethod
+    def store(params: _structs.Params, family: Any, arrays: dict[str, Any]) -> None:
+        pointer = family.pointer
+        for name, array in arrays.items():
+            _store(params, _DATA[name], pointer(array))
+
+
+def contiguous(shape: tuple) -> tuple:
+    strides, stride = [], 1
+    for extent in reversed(shape):
+        strides.append(stride)
+        stride *= extent
+    return tuple(reversed(strides))
+
+
+def fresh_shapes(options: Options, described: dict[str, tuple]) -> dict[str, tuple]:
+    """Of out, like q but with v's head_dim, and of lse, which is [batch, heads, tokens] in every layout."""
+    q, v = described["q"][3], described["v"][3]
+    if len(q) == 4:
+        lse = (q[0], q[2], q[1]) if options.layout == "nhd" else q[:3]
+    else:
+        lse = q[1::-1]
+    return {"out": (*q[:-1], *v[-1:]), "lse": lse}
+
+
+_PLANS_KEPT = 4096
+_plans: dict[tuple, Plan] = {}
+
+
+def plan_for(family: Any, options: Options, arrays: dict[str, Any], fresh: tuple[str, ...] = (),
+             fixed: tuple = (), one_shot: bool = True) -> Plan:  # fmt: skip
+    """The plan of arrays and options that look like these, made at the first of them. `fresh`: results that the call will
+    make itself; `fixed`: pairs of a name and what describe() answers, for tensors that have no data in this call."""
+    facts = family.facts
+    looks = [facts(a) for a in arrays.values()]
+    key = (family.name, options, one_shot, fresh, fixed, *arrays, *looks)
+    plan = _plans.get(key)
+    if plan is None:
+        described = {name: family.describe(name, look) for name, look in zip(arrays, looks)}
+        plan = Plan(options, {**dict(fixed), **described}, fresh, one_shot)
+        if len(_plans) >= _PLANS_KEPT:
+            _plans.clear()
+        _plans[key] = plan
+    return plan
+
+
+def gather(arrays: dict[str, Any]) -> Any:
+    """The family of the first array, which the others must be of too. Drops those that are None."""
+    family, kind, first = None, None, None
+    for name in [name for name, a in arrays.items() if a is None]:
+        del arrays[name]
+    for name, array in arrays.items():
+        if type(array) is kind:
+            continue
+        found = family_of(name, array)
+        if family is None:
+            family, kind, first = found, type(array), name
+        elif found is not family:
+            raise TypeError(f"{name}: a {found.name}, but {first} is a {family.name}; allowed: the same kind")
+    return family
