@@ -9,7 +9,6 @@ Prints medians and the ratio to PyTorch; --json writes records as docs/cli.md de
 """
 
 import argparse
-import ctypes
 import datetime
 import json
 import os
@@ -20,20 +19,7 @@ import time
 
 import torch
 
-from clary_ctypes import Library, Params, git_commit, rel_l1, view
-
-
-class Clary(Library):
-    def context(self, threads: int) -> ctypes.c_void_p:
-        context = ctypes.c_void_p()
-        self.call("clary_context_create", threads, ctypes.byref(context))
-        return context
-
-    def attention(self, q, k, v, out, recipe: str, causal: bool, context) -> str:
-        params = Params(struct_size=ctypes.sizeof(Params), q=view(q), k=view(k), v=view(v), out=view(out),
-                        recipe=recipe.encode(), causal=int(causal), context=context)  # fmt: skip
-        self.call("clary_attention", params)
-        return self.last_kernel()
+from common import git_commit, load, rel_l1
 
 
 def cpu_name() -> str:
@@ -56,13 +42,13 @@ def main() -> int:
     parser.add_argument("--json")
     args = parser.parse_args()
 
-    clary = Clary(args.library)
+    clary = load(args.library)
     records = []
     print(f"{cpu_name()}, PyTorch {torch.__version__}, {os.cpu_count()} cores; whole calls, fp32 in and out, medians")
     print(f"{'threads':>7} {'D':>4} {'S':>6} {'recipe':22} {'kernel':24} {'ms':>9} {'torch ms':>9} {'ratio':>6} {'rel L1':>8}")
     for threads in args.threads:
         torch.set_num_threads(threads)
-        context = clary.context(threads)
+        clary.set_num_threads(threads)
         for dim in args.head_dim:
             for seq in args.seq:
                 generator = torch.Generator().manual_seed(seq + dim)
@@ -76,7 +62,8 @@ def main() -> int:
                 reference = torch.nn.functional.scaled_dot_product_attention(*head, is_causal=args.causal)
                 errors, kernels = {}, {}
                 for recipe in args.recipes:
-                    kernels[recipe] = clary.attention(q, k, v, out, recipe, args.causal, context)
+                    clary.attention(q, k, v, causal=args.causal, recipe=recipe, out=out)
+                    kernels[recipe] = clary.last_kernel()
                     errors[recipe] = rel_l1(out[:, :1], reference)
                 times = {name: [] for name in ["torch", *args.recipes]}
                 for _ in range(args.repeat):
@@ -85,7 +72,7 @@ def main() -> int:
                         if name == "torch":
                             baseline()
                         else:
-                            clary.attention(q, k, v, out, name, args.causal, context)
+                            clary.attention(q, k, v, causal=args.causal, recipe=name, out=out)
                         times[name].append((time.perf_counter() - start) * 1e3)
                 base = statistics.median(times["torch"])
                 for recipe in args.recipes:

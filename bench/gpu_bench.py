@@ -22,7 +22,7 @@ import sys
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from clary_ctypes import Library, Packed, PackedLayout, Params, git_commit, rel_l1, view
+from common import git_commit, load, rel_l1
 
 TOKENS, WIDTH = 32768, 2048  # B * S, H * D
 CALLS, ROUNDS, WARM_UP = 12, 7, 3
@@ -32,30 +32,30 @@ PROTOCOL = f"{CALLS} calls back to back between events, alternated, median of {R
 class Problem:
     """Q, K and V in every form that a candidate reads."""
 
-    def __init__(self, library: Library, q, k, v, recipe: str, causal: bool):
-        self.library, self.out = library, torch.full_like(q, float("nan"))
-        self.params = Params(struct_size=ctypes.sizeof(Params), q=view(q), k=view(k), v=view(v), out=view(self.out),
-                             recipe=recipe.encode(), backend=b"cuda", causal=int(causal),
-                             stream=torch.cuda.current_stream().cuda_stream)  # fmt: skip
-        self.keep = (q, k, v)
-        layouts = [PackedLayout(struct_size=ctypes.sizeof(PackedLayout)) for _ in range(2)]
-        library.call("clary_packed_layouts", self.params, ctypes.c_int64(0), *layouts)
-        self.memory = [torch.empty(layout.bytes, dtype=torch.uint8, device=q.device) for layout in layouts]
-        self.packed = [Packed(struct_size=ctypes.sizeof(Packed), device=1, device_index=q.get_device(),
-                              data=memory.data_ptr(), bytes=memory.numel()) for memory in self.memory]  # fmt: skip
-        bytes_needed = ctypes.c_size_t()
-        library.call("clary_workspace_size", self.params, 1, bytes_needed)
-        self.workspace = torch.empty(max(bytes_needed.value, 64), dtype=torch.uint8, device=q.device)
-        self.params.workspace, self.params.workspace_size = self.workspace.data_ptr(), self.workspace.numel()
+    def __init__(self, clary, q, k, v, recipe: str, causal: bool):
+        _problem, _packed, self.library = clary._problem, clary._packed, clary._library
+        self.out = torch.full_like(q, float("nan"))
+        arrays = {"q": q, "k": k, "v": v, "out": self.out}
+        family = _problem.gather(arrays)
+        options = _problem.Options(causal="top_left" if causal else "none", recipe=recipe, backend="cuda")
+        plan = _problem.plan_for(family, options, arrays)
+        self.params, workspace = plan.bind(family, arrays, q)
+        memory = [family.bytes(layout.bytes, q) for layout in _packed._layouts(plan, 0)]
+        self.packed = [_packed._buffer(family, m, (1, q.get_device()), 0) for m in memory]
+        self.keep = (q, k, v, plan, workspace, memory)
+
+    def call(self, name: str, *structs) -> None:
+        status = getattr(self.library.lib, name)(*[s if s is None else ctypes.byref(s) for s in structs])
+        self.library.check(status)
 
     def quantize(self):
-        self.library.call("clary_quantize", self.params, *self.packed, None)
+        self.call("clary_quantize", self.params, *self.packed, None)
 
     def attend(self):
-        self.library.call("clary_attend", self.params, *self.packed)
+        self.call("clary_attend", self.params, *self.packed)
 
     def attention(self):
-        self.library.call("clary_attention", self.params)
+        self.call("clary_attention", self.params)
 
 
 def measure(candidates: dict) -> dict:
@@ -106,7 +106,7 @@ def record(base: dict, q: torch.Tensor, rounds: list, **fields) -> dict:
             "ms_iqr": quartiles[2] - quartiles[0], **fields}  # fmt: skip
 
 
-def attention_records(library: Library, dim: int, seq: int, causal: bool, recipes: list, base: dict) -> list:
+def attention_records(clary, dim: int, seq: int, causal: bool, recipes: list, base: dict) -> list:
     batch, heads = TOKENS // seq, WIDTH // dim
     generator = torch.Generator("cuda").manual_seed(seq + dim)
     q, k, v = (torch.randn(batch, heads, seq, dim, generator=generator, device="cuda", dtype=torch.bfloat16)
@@ -120,12 +120,12 @@ def attention_records(library: Library, dim: int, seq: int, causal: bool, recipe
     errors[("cudnn_bf16", "kernel")] = rel_l1(cudnn()[:1, :1], reference)
     for recipe in recipes:
         try:
-            problem = Problem(library, q, k, v, recipe, causal)
+            problem = Problem(clary, q, k, v, recipe, causal)
             problem.attention()
-        except RuntimeError as error:
+        except clary.Error as error:
             print(f"  {recipe}: {error}")
             continue
-        kernels[recipe] = library.last_kernel()
+        kernels[recipe] = clary.last_kernel()
         errors[(recipe, "call")] = rel_l1(problem.out[:1, :1], reference)
         problem.out.fill_(float("nan"))
         problem.quantize()
@@ -147,7 +147,7 @@ def attention_records(library: Library, dim: int, seq: int, causal: bool, recipe
     return records
 
 
-def quantize_records(library: Library, recipes: list, base: dict) -> list:
+def quantize_records(clary, recipes: list, base: dict) -> list:
     batch, heads, seq, dim = 4, 32, 4096, 128
     q, k, v = (torch.randn(batch, heads, seq, dim, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     byte_count = 13.0 * q.numel()  # 6 read (some twice), codes, digits and scales written
@@ -156,9 +156,9 @@ def quantize_records(library: Library, recipes: list, base: dict) -> list:
     candidates = {"copy": lambda: copy_to.copy_(copy_from)}
     for recipe in recipes:
         try:
-            problem = Problem(library, q, k, v, recipe, False)
+            problem = Problem(clary, q, k, v, recipe, False)
             problem.quantize()
-        except RuntimeError as error:
+        except clary.Error as error:
             print(f"  {recipe}: {error}")
             continue
         candidates[recipe] = problem.quantize
@@ -193,12 +193,12 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("gpu_bench: PyTorch finds no GPU")
         return 2
-    library = Library(args.library)
+    clary = load(args.library)
     name = torch.cuda.get_device_name()
     base = {"date": datetime.date.today().isoformat(), "commit": git_commit(), "machine": name,
             "clock_mhz": clock_mhz(), "protocol": PROTOCOL, "backend": "cuda"}  # fmt: skip
     print(f"{name}, PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}; "
-          f"{library.lib.clary_build_info().decode()}\n{PROTOCOL}; T: cudnn_bf16")  # fmt: skip
+          f"{clary.build_info()}\n{PROTOCOL}; T: cudnn_bf16")  # fmt: skip
     print(f"{'D':>4} {'S':>6} {'mask':6} {'recipe':24} {'what':7} {'ms':>9} {'TOPS':>7} {'x T':>6} {'rel L1':>8}")
     records = []
     masks = [m for m in (False, True) if args.causal == "both" or m == (args.causal == "causal")]
@@ -206,8 +206,8 @@ def main() -> int:
         for dim in args.head_dim:
             for seq in args.seq:
                 for causal in masks:
-                    records += attention_records(library, dim, seq, causal, args.recipes, base)
-        records += quantize_records(library, args.recipes, base)
+                    records += attention_records(clary, dim, seq, causal, args.recipes, base)
+        records += quantize_records(clary, args.recipes, base)
     if args.output:
         os.makedirs(os.path.dirname(os.path.abspath(args.output)), exist_ok=True)
         with open(args.output, "w", encoding="utf-8") as file:

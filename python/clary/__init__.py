@@ -10,7 +10,7 @@ Importing it changes nothing elsewhere and imports neither PyTorch nor numpy.
 from . import errors
 from ._attention import attention, attention_varlen
 from ._explain import Kernel, explain, kernels, recipes
-from ._library import build_info, last_kernel
+from ._library import build_info, get_num_threads, last_kernel, set_num_threads
 from ._merge import merge
 from ._packed import KVCache, PackedKV, attention_consume, quantize_kv
 from ._version import __version__
@@ -18,6 +18,6 @@ from .errors import Error, InvalidArgument, NoDevice, NoGradient, Unsupported
 
 __all__ = [
     "Error", "InvalidArgument", "KVCache", "Kernel", "NoDevice", "NoGradient", "PackedKV", "Unsupported", "__version__",
-    "attention", "attention_consume", "attention_varlen", "build_info", "errors", "explain", "kernels", "last_kernel",
-    "merge", "quantize_kv", "recipes",
+    "attention", "attention_consume", "attention_varlen", "build_info", "errors", "explain", "get_num_threads", "kernels",
+    "last_kernel", "merge", "quantize_kv", "recipes", "set_num_threads",
 ]  # fmt: skip

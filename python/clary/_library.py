@@ -55,6 +55,28 @@ def check(status: int) -> None:
         raise errors.BY_STATUS.get(status, errors.InternalError)(lib.clary_last_error().decode())
 
 
+class _Threads:
+    """The clary_context of all calls, once set_num_threads asked for one; contexts are never freed: a call may run."""
+
+    context: int | None = None
+
+
+threads = _Threads()
+
+
+def set_num_threads(count: int) -> None:
+    """Threads of the CPU backend for every later call of this process; 0 for the default, which is CLARY_NUM_THREADS or the
+    cores that this process may use."""
+    made = ctypes.c_void_p()
+    check(lib.clary_context_create(ctypes.c_int32(count), ctypes.byref(made)))
+    threads.context = made.value
+
+
+def get_num_threads() -> int:
+    """Threads of the CPU backend."""
+    return lib.clary_context_threads(ctypes.c_void_p(threads.context))
+
+
 def build_info() -> str:
     """Compiler, build type and backends of the loaded library: one line, unique per build."""
     return lib.clary_build_info().decode()

@@ -37,7 +37,7 @@ def merge(out_a: Array, lse_a: Array, out_b: Array, lse_b: Array, *, layout: str
     return out_a, lse_a
 
 
-def run(out_a: Array, lse_a: Array, out_b: Array, lse_b: Array, layout: str) -> None:
+def run(out_a: Array, lse_a: Array, out_b: Array, lse_b: Array, layout: str = "hnd") -> None:
     arrays = {"out_a": out_a, "lse_a": lse_a, "out_b": out_b, "lse_b": lse_b}
     family = gather(arrays)
     params = _structs.MergeParams(struct_size=ctypes.sizeof(_structs.MergeParams))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from . import _structs
 from ._arrays import family_of
-from ._library import check, lib
+from ._library import check, lib, threads
 from .errors import InvalidArgument
 
 INPUTS = ("q", "k", "v", "mask", "kv_lengths", "alibi_slopes", "sinks", "causal_offsets", "cu_seqlens_q", "cu_seqlens_k",
@@ -21,7 +21,7 @@ INPUTS = ("q", "k", "v", "mask", "kv_lengths", "alibi_slopes", "sinks", "causal_
 RESULTS = ("out", "lse")
 #: Byte offset of each tensor's data pointer.
 _DATA = {name: getattr(_structs.Params, name).offset for name in INPUTS + RESULTS}
-_STREAM, _WORKSPACE = _structs.Params.stream.offset, _structs.Params.workspace.offset
+_CONTEXT, _STREAM, _WORKSPACE = (getattr(_structs.Params, name).offset for name in ("context", "stream", "workspace"))
 _store = struct.Struct("@P").pack_into
 _store_workspace = struct.Struct("@PN").pack_into
 
@@ -159,6 +159,8 @@ class Plan:
         for name, array in arrays.items():
             _store(params, _DATA[name], pointer(array))
         if not self.on_gpu:
+            if threads.context is not None:
+                _store(params, _CONTEXT, threads.context)
             return params, None
         workspace = family.bytes(self.workspace, like)
         _store(params, _STREAM, family.stream(like))

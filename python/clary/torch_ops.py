@@ -25,11 +25,13 @@ _SCHEMA = (
 )
 _MERGE_SCHEMA = 'merge(Tensor(a!) out_a, Tensor(b!) lse_a, Tensor out_b, Tensor lse_b, str layout="hnd") -> ()'
 _TENSORS = len(INPUTS)
+_DEFAULTS = (*[None] * _TENSORS, *Options(), False)
 
 library = torch.library.Library("clary", "DEF")
 
 
 def _unflatten(flat: tuple) -> tuple[Options, dict[str, Any], bool]:
+    flat += _DEFAULTS[len(flat) :]  # the dispatcher leaves off trailing arguments that have their default value
     options = Options(*flat[_TENSORS:-1])
     if options.window is not None:
         options = options._replace(window=tuple(options.window))
