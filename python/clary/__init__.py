@@ -15,9 +15,23 @@ from ._merge import merge
 from ._packed import KVCache, PackedKV, attention_consume, quantize_kv
 from ._version import __version__
 from .errors import Error, InvalidArgument, NoDevice, NoGradient, Unsupported
+from .recipe_map import RecipeMap
+
+
+def __getattr__(name: str):
+    """clary.sdpa and clary.patch need PyTorch, which importing clary does not."""
+    if name == "sdpa":
+        from ._sdpa import sdpa as found
+    elif name == "patch":
+        from ._patch import patch as found
+    else:
+        raise AttributeError(f"module 'clary' has no attribute {name!r}")
+    return found
+
 
 __all__ = [
-    "Error", "InvalidArgument", "KVCache", "Kernel", "NoDevice", "NoGradient", "PackedKV", "Unsupported", "__version__",
+    "Error", "InvalidArgument", "KVCache", "Kernel", "NoDevice", "NoGradient", "PackedKV", "RecipeMap", "Unsupported", "__version__",
     "attention", "attention_consume", "attention_varlen", "build_info", "errors", "explain", "get_num_threads", "kernels",
-    "last_kernel", "merge", "quantize_kv", "recipes", "set_num_threads",
+    "last_kernel", "merge", "patch", "quantize_kv", "recipes", "sdpa",
+    "set_num_threads",
 ]  # fmt: skip

@@ -86,7 +86,7 @@ def _no_compiler() -> bool:
     return dynamo is not None and dynamo.is_compiling()
 
 
-_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", _no_compiler)
+compiling = getattr(getattr(torch, "compiler", None), "is_compiling", _no_compiler)
 _modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 _jit_state = torch._C._get_tracing_state
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -94,7 +94,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 def active(q: torch.Tensor) -> bool:
     """Whether a call must go through the dispatcher: somebody traces, or q only pretends to hold data."""
-    return _compiling() or type(q) not in _PLAIN or _modes() > 0 or _jit_state() is not None
+    return compiling() or type(q) not in _PLAIN or _modes() > 0 or _jit_state() is not None
 
 
 def call_attention(options: Options, arrays: dict[str, Any], return_lse: bool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""clary.patch: quantized attention in one model, until undone."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+from . import _sdpa
+from ._attention import attention
+from .errors import InvalidArgument
+from .recipe_map import recipe_map
+
+_NAME = "clary"  # of transformers' attention implementation
+
+
+def patch(model: torch.nn.Module, recipe: Any = "auto", *, policy: str = "exact", min_q_len: int = 0,
+          backend: str = "auto") -> _sdpa.Scope:  # fmt: skip
+    """Runs a model's attention with Clary until ``undo()`` (also a context manager).
+
+        patched = clary.patch(model, {"default": "int8_int8", "layers": {"model.layers.0": "exact"}})
+
+    Models of transformers that have an attention interface (4.48 and newer) get the implementation ``"clary"``, with masks as
+    for ``"sdpa"``; grouped heads are not repeated, attention sinks work. All others, those of diffusers too, have
+    ``scaled_dot_product_attention`` replaced inside them as by :func:`clary.sdpa` with ``model=``, so their processors stay as
+    they are. Arguments and attributes of the result: see :func:`clary.sdpa`.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidArgument(f"model: a {type(model).__name__}; allowed: a torch.nn.Module (of a pipeline, its transformer "
+                              "or unet)")  # fmt: skip
+    transformers = sys.modules.get("transformers")
+    kind = getattr(transformers, "PreTrainedModel", None) if hasattr(transformers, "AttentionInterface") else None
+    if kind is not None and isinstance(model, kind) and getattr(model, "_supports_attention_backend", False):
+        scope = _TransformersScope(recipe_map(recipe), policy, min_q_len, backend, model)
+    else:
+        scope = _sdpa.Scope(recipe_map(recipe), policy, min_q_len, backend, model)
+    return scope.begin()
+
+
+class _TransformersScope(_sdpa.Scope):
+    """Recipes lie on the modules that transformers hands to its attention functions, so nothing global changes."""
+
+    def begin(self) -> _TransformersScope:
+        modules = dict(self.model.named_modules())
+        own = self.recipes.of_modules(modules)
+        recipes: dict[str, str] = {}
+        for name, module in modules.items():  # parents come first
+            recipes[name] = own[name] if name in own else recipes[name.rpartition(".")[0]]
+            module._clary = (self, recipes[name])
+        _register()
+        self._before = self.model.config._attn_implementation
+        self.model.set_attn_implementation(_NAME)
+        return self
+
+    def undo(self) -> None:
+        for module in self.model.modules():
+            module.__dict__.pop("_clary", None)
+        if self.model.config._attn_implementation == _NAME:
+            self.model.set_attn_implementation(self._before)
+
+    def __enter__(self) -> _TransformersScope:
+        return self
+
+
+def _register() -> None:
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(_NAME, attention_forward)
+    try:
+        from transformers import AttentionMaskInterface
+        from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    except ImportError:  # before 4.53, where masks do not depend on the implementation's name
+        return
+    AttentionMaskInterface.register(_NAME, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+
+
+def attention_forward(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, dropout: float = 0.0,
+                      scaling: float | None = None, is_causal: bool | None = None, **more: Any) -> tuple[Any, None]:  # fmt: skip
+    """transformers' attention function: q ``[batch, heads, q_len, dim]``, the result ``[batch, q_len, heads, dim]``."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    scope, recipe = getattr(module, "_clary", (None, "auto"))
+    if scope is None:
+        raise InvalidArgument("attn_implementation='clary': this model was not patched; allowed: clary.patch(model)")
+    reason = _sdpa.reason_for_exact(scope, recipe, query, key, value, attention_mask, dropout)
+    if not reason and more.get("softcap") is not None:
+        reason = "scores are capped (softcap)"
+    if not reason and more.get("position_bias") is not None:
+        reason = "there is a position bias"
+    if reason:
+        scope.exact(reason)
+        return ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
+                                               is_causal=is_causal, **more)  # fmt: skip
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    causal = bool(is_causal) and attention_mask is None and query.shape[2] > 1
+    if attention_mask is not None and attention_mask.dim() == 4:
+        attention_mask = attention_mask[:, :, :, : key.shape[2]]
+    sinks = more.get("s_aux")
+    scope.note(recipe)
+    out = attention(query, key, value, mask=attention_mask, causal="top_left" if causal else False, scale=scaling,
+                    sinks=None if sinks is None else sinks.detach().float(), recipe=recipe, backend=scope.backend)  # fmt: skip
+    return out.transpose(1, 2).contiguous(), None
