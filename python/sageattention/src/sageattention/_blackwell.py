@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
-from . import _hosts
 from .core import _dense
 
 if TYPE_CHECKING:
@@ -18,16 +17,17 @@ def sageattn3_blackwell(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    attn_mask: Optional[torch.Tensor] = None,
+    attn_mask: torch.Tensor | None = None,
     is_causal: bool = False,
     per_block_mean: bool = True,
     *,
-    sm_scale: Optional[float] = None,
+    sm_scale: float | None = None,
     return_lse: bool = False,
-    recipe: Optional[str] = None,
+    recipe: str | None = None,
     **host: Host,
 ) -> Result:
-    """FP4 attention: q [batch, q_heads, q_len, head_dim], k and v [batch, kv_heads, kv_len, head_dim] -> like q, contiguous.
+    """FP4 attention: q [batch, q_heads, q_len, head_dim], k, v [batch, kv_heads, kv_len, head_dim] -> contiguous, like
+    q.
 
     Unlike upstream's it leaves k as it is, honours the mask and the scale, and takes grouped heads and any head_dim.
     per_block_mean: a request (the recipe smooths Q per block).
@@ -35,5 +35,4 @@ def sageattn3_blackwell(
     name = "sageattn3_blackwell"
     if per_block_mean not in (True, False):
         raise ValueError(f"{name}: per_block_mean: {per_block_mean!r}; allowed: True, False")
-    softmax = _hosts.parse(name, is_causal, sm_scale, host)
-    return _dense(name, "fp4_fp4", q, k, v, "HND", softmax, attn_mask, False, recipe, return_lse)
+    return _dense(name, "fp4_fp4", q, k, v, "HND", (is_causal, sm_scale, host), attn_mask, False, recipe, return_lse)

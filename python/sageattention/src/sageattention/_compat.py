@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What hosts import from `sageattention.core` beside the public functions. Names that are not here are ImportErrors, so that
-hosts which probe for them take their other path."""
+"""What hosts import from `sageattention.core` beside the public functions. Names that are not here are ImportErrors, so
+that hosts which probe for them take their other path."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keywords that hosts pass beyond SageAttention's own parameters.
 
-SageAttention swallows every keyword it does not know. Here each one that a host is known to pass is honoured, or refused
-where it asks for what these functions cannot do; any other is a TypeError.
-"""
+SageAttention swallows every keyword it does not know. Here each one that a host is known to pass is honoured, or
+refused where it asks for what these functions cannot do; any other is a TypeError."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypedDict, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 if TYPE_CHECKING:
     import torch
@@ -16,23 +15,23 @@ if TYPE_CHECKING:
 class HostKeywords(TypedDict, total=False):
     """The keywords after an attention function's own."""
 
-    causal: Optional[bool]  # another name of is_causal
-    softmax_scale: Optional[float]  # other names of sm_scale
-    scale: Optional[float]
+    causal: bool | None  # another name of is_causal
+    softmax_scale: float | None  # other names of sm_scale
+    scale: float | None
     enable_gqa: bool  # any value: grouped heads need no asking
     deterministic: bool  # any value: results are the same bits from run to run
     dropout_p: float  # 0
     window_size: tuple[int, int]  # (-1, -1)
     softcap: float  # 0
-    alibi_slopes: Optional[torch.Tensor]  # None
+    alibi_slopes: torch.Tensor | None  # None
     return_softmax: bool  # False
 
 
 class Softmax(NamedTuple):
     """What is_causal, sm_scale and their other names say: arguments of clary.attention."""
 
-    causal: Union[bool, str]
-    scale: Optional[float]
+    causal: bool | str
+    scale: float | None
 
 
 _SCALES = ("softmax_scale", "scale")
@@ -57,9 +56,9 @@ def _is_trivial(name: str, value: Any) -> bool:
     return value == 0
 
 
-def _parse_causal(function: str, is_causal: Any, causal: Any) -> Union[bool, str]:
+def _parse_causal(function: str, is_causal: Any, causal: Any) -> bool | str:
     if is_causal in ("top_left", "bottom_right"):
-        found: Union[bool, str] = is_causal
+        found: bool | str = is_causal
     elif is_causal is True or is_causal is False or (isinstance(is_causal, int) and is_causal in (0, 1)):
         found = "top_left" if is_causal else False
     else:
@@ -71,7 +70,7 @@ def _parse_causal(function: str, is_causal: Any, causal: Any) -> Union[bool, str
     return "top_left"
 
 
-def _parse_scale(function: str, sm_scale: Any, host: dict[str, Any]) -> Optional[float]:
+def _parse_scale(function: str, sm_scale: Any, host: dict[str, Any]) -> float | None:
     found, source = sm_scale, "sm_scale"
     for name in _SCALES:
         value = host.get(name)

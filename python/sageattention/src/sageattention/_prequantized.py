@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention over tensors that a host quantized in SageAttention's layouts (`sageattention.quant`).
 
-Clary's kernels read a packed format of their own, so codes and scales are multiplied out and the exact path attends: right
-for any length, head dim and mask, but without the speed and memory of an 8-bit kernel. Hosts that want those call the one-step
-functions, or `clary.quantize_kv`.
-"""
+Clary's kernels read a packed format of their own, so codes and scales are multiplied out and the exact path attends:
+right for any length, head dim and mask, but without the speed and memory of an 8-bit kernel. Hosts that want those
+call the one-step functions, or `clary.quantize_kv`."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Optional
+from typing import Any
+
+import torch
 
 import clary
-import torch
 
 from . import _formats, _groups
 from ._groups import Groups, heads_first
@@ -30,7 +30,7 @@ def rows_of(codes: torch.Tensor, scale: torch.Tensor, groups: Groups, name: str)
     return codes.float() * scale.gather(2, groups.index.expand(batch, heads, length))[..., None]
 
 
-def values_of(v: torch.Tensor, scale: Optional[torch.Tensor], tensor_layout: str, length: int) -> torch.Tensor:
+def values_of(v: torch.Tensor, scale: torch.Tensor | None, tensor_layout: str, length: int) -> torch.Tensor:
     """V [batch, kv_heads, length, head_dim] of what `per_channel_fp8` made; 16-bit V as it is."""
     if v.dtype != torch.float8_e4m3fn:
         return heads_first(v, tensor_layout)
@@ -43,12 +43,20 @@ def values_of(v: torch.Tensor, scale: Optional[torch.Tensor], tensor_layout: str
 
 
 def attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, mask: Optional[torch.Tensor] = None
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, mask: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Exact attention; all heads first. (output in q's type, lse natural)."""
     recipe = "fp16_fp16" if "fp16_fp16" in _formats.formats_of(q.device.type) else "fp32_fp32"
     return clary.attention(
-        q, k, v, layout="hnd", causal="top_left" if causal else False, mask=mask, scale=scale, recipe=recipe, return_lse=True
+        q,
+        k,
+        v,
+        layout="hnd",
+        causal="top_left" if causal else False,
+        mask=mask,
+        scale=scale,
+        recipe=recipe,
+        return_lse=True,
     )
 
 
@@ -59,7 +67,7 @@ def attend_block(
     q_scale: torch.Tensor,
     k_scale: torch.Tensor,
     tensor_layout: str = "HND",
-    attn_mask: Optional[torch.Tensor] = None,
+    attn_mask: torch.Tensor | None = None,
     output_dtype: torch.dtype = torch.float16,
     return_lse: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -96,23 +104,34 @@ def _attend_block(q, k, v, q_scale, k_scale, tensor_layout, mask, output_dtype, 
 class Kernel:
     """An attention function of upstream's compiled modules.
 
-    (query int8, key int8, value, output, query_scale, key_scale, [value_scale], [value_mean], tensor_layout 0 NHD / 1 HND,
-    is_causal, qk_quant_gran 2 per warp / 3 per thread, sm_scale, return_lse) -> lse fp32 [batch, q_heads, q_len] to base 2, or an
-    empty tensor. Writes `output` in its type.
-    """
+    (query int8, key int8, value, output, query_scale, key_scale, [value_scale], [value_mean], tensor_layout 0 NHD / 1
+    HND, is_causal, qk_quant_gran 2 per warp / 3 per thread, sm_scale, return_lse) -> lse fp32 [batch, q_heads, q_len]
+    to base 2, or an empty tensor. Writes `output` in its type."""
 
     def __init__(
-        self, name: str, block_q: int = 128, warp_q: int = 32, block_k: int = 64, scaled: bool = False, mean: bool = False,
+        self,
+        name: str,
+        block_q: int = 128,
+        warp_q: int = 32,
+        block_k: int = 64,
+        scaled: bool = False,
+        mean: bool = False,
         narrow: bool = False,
-    ):  # fmt: skip
+    ):
         self.__name__, self.block_q, self.warp_q, self.block_k = name, block_q, warp_q, block_k
         self.extra = ("value_scale",) * scaled + ("value_mean",) * mean
         self.narrow = narrow  # 16 rows per warp where head_dim is 128
 
     def __call__(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, output: torch.Tensor, query_scale: torch.Tensor,
-        key_scale: torch.Tensor, *rest: Any,
-    ) -> torch.Tensor:  # fmt: skip
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        output: torch.Tensor,
+        query_scale: torch.Tensor,
+        key_scale: torch.Tensor,
+        *rest: Any,
+    ) -> torch.Tensor:
         if len(rest) != len(self.extra) + 5:
             raise TypeError(f"{self.__name__}: {6 + len(rest)} arguments; allowed: {11 + len(self.extra)}")
         extra = dict(zip(self.extra, rest))

@@ -1,26 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """SageAttention's functions: upstream's parameters in upstream's order, then keywords.
 
-Every dense function takes q [batch, q_heads, q_len, head_dim], k and v [batch, kv_heads, kv_len, head_dim] (layout "HND") or
-[batch, len, heads, head_dim] ("NHD"), fp16, bf16 or fp32, each on its own, on one device, with any strides; q_heads is a
-multiple of kv_heads. It returns the output, contiguous, with q's type, layout and device; with `return_lse` the pair
-(output, lse), lse fp32 [batch, q_heads, q_len] in either layout: the natural logarithm of the softmax's denominator, over the
-scaled, unsmoothed scores. A query that sees no key gives zeros and -inf.
+Every dense function takes q [batch, q_heads, q_len, head_dim], k and v [batch, kv_heads, kv_len, head_dim] (layout
+"HND") or [batch, len, heads, head_dim] ("NHD"), fp16, bf16 or fp32, each on its own, on one device, with any strides;
+q_heads is a multiple of kv_heads. It returns the output, contiguous, with q's type, layout and device; with
+`return_lse` the pair (output, lse), lse fp32 [batch, q_heads, q_len] in either layout: the natural logarithm of the
+softmax's denominator, over the scaled, unsmoothed scores. A query that sees no key gives zeros and -inf.
 
 Keywords of the dense functions:
 
-attn_mask   bool (True = seen), or fp32, fp16, bf16 added to the scaled score; broadcast to [batch, q_heads, q_len, kv_len]
+attn_mask   bool (True = seen), or fp32, fp16, bf16 added to the scaled score; it is broadcast to
+            [batch, q_heads, q_len, kv_len]
 recipe      one of Clary's recipes, e.g. "int8_int8:fast", instead of the function's own (docs/recipes.md)
 and those of `HostKeywords`: other names that hosts use. An unknown keyword is a TypeError.
 
 `is_causal` aligns the top left corner where lengths differ, as upstream does; "bottom_right" is allowed too.
-`smooth_k`, `smooth_v`, `qk_quant_gran`, `pv_accum_dtype`, `quantization_backend`, `per_block_mean` are requests: checked, and never
-followed to a less accurate result than Clary's own choice gives. docs/sageattention.md says what each comes to.
-"""
+`smooth_k`, `smooth_v`, `qk_quant_gran`, `pv_accum_dtype`, `quantization_backend`, `per_block_mean` are requests:
+checked, and never followed to a less accurate result than Clary's own choice. docs/sageattention.md says what each
+comes to."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import clary
 
@@ -44,18 +45,29 @@ def sageattn(
     v: torch.Tensor,
     tensor_layout: str = "HND",
     is_causal: bool = False,
-    sm_scale: Optional[float] = None,
+    sm_scale: float | None = None,
     return_lse: bool = False,
     *,
-    attn_mask: Optional[torch.Tensor] = None,
+    attn_mask: torch.Tensor | None = None,
     smooth_k: bool = True,
     smooth_v: bool = False,
-    recipe: Optional[str] = None,
+    recipe: str | None = None,
     **host: Host,
 ) -> Result:
     """Attention by the most accurate of the fastest recipes of the device: Clary's "auto"."""
-    softmax = _hosts.parse("sageattn", is_causal, sm_scale, host)
-    return _dense("sageattn", _formats.DEFAULT, q, k, v, tensor_layout, softmax, attn_mask, smooth_v, recipe, return_lse)
+    return _dense(
+        "sageattn",
+        _formats.DEFAULT,
+        q,
+        k,
+        v,
+        tensor_layout,
+        (is_causal, sm_scale, host),
+        attn_mask,
+        smooth_v,
+        recipe,
+        return_lse,
+    )
 
 
 def sageattn_qk_int8_pv_fp16_triton(
@@ -65,19 +77,20 @@ def sageattn_qk_int8_pv_fp16_triton(
     tensor_layout: str = "HND",
     quantization_backend: str = "triton",
     is_causal: bool = False,
-    attn_mask: Optional[torch.Tensor] = None,
-    sm_scale: Optional[float] = None,
+    attn_mask: torch.Tensor | None = None,
+    sm_scale: float | None = None,
     smooth_k: bool = True,
     return_lse: bool = False,
     *,
-    recipe: Optional[str] = None,
+    recipe: str | None = None,
     **host: Host,
 ) -> Result:
     """INT8 scores, FP16 P and V. quantization_backend: "triton" or "cuda", the same here."""
     name = "sageattn_qk_int8_pv_fp16_triton"
     _one_of(name, "quantization_backend", quantization_backend, ("triton", "cuda"), ValueError)
-    softmax = _hosts.parse(name, is_causal, sm_scale, host)
-    return _dense(name, "int8_fp16", q, k, v, tensor_layout, softmax, attn_mask, False, recipe, return_lse)
+    return _dense(
+        name, "int8_fp16", q, k, v, tensor_layout, (is_causal, sm_scale, host), attn_mask, False, recipe, return_lse
+    )
 
 
 def sageattn_qk_int8_pv_fp16_cuda(
@@ -87,22 +100,23 @@ def sageattn_qk_int8_pv_fp16_cuda(
     tensor_layout: str = "HND",
     is_causal: bool = False,
     qk_quant_gran: str = "per_thread",
-    sm_scale: Optional[float] = None,
+    sm_scale: float | None = None,
     pv_accum_dtype: str = "fp32",
     smooth_k: bool = True,
     smooth_v: bool = False,
     return_lse: bool = False,
     *,
-    attn_mask: Optional[torch.Tensor] = None,
-    recipe: Optional[str] = None,
+    attn_mask: torch.Tensor | None = None,
+    recipe: str | None = None,
     **host: Host,
 ) -> Result:
     """INT8 scores, FP16 P and V, sums in fp32 whatever `pv_accum_dtype` ("fp32", "fp16", "fp16+fp32") asks for."""
     name = "sageattn_qk_int8_pv_fp16_cuda"
     _one_of(name, "qk_quant_gran", qk_quant_gran, GRANULARITIES, ArgumentError)
     _one_of(name, "pv_accum_dtype", pv_accum_dtype, ("fp32", "fp16", "fp16+fp32"), ValueError)
-    softmax = _hosts.parse(name, is_causal, sm_scale, host)
-    return _dense(name, "int8_fp16", q, k, v, tensor_layout, softmax, attn_mask, smooth_v, recipe, return_lse)
+    return _dense(
+        name, "int8_fp16", q, k, v, tensor_layout, (is_causal, sm_scale, host), attn_mask, smooth_v, recipe, return_lse
+    )
 
 
 def sageattn_qk_int8_pv_fp16_maca(
@@ -114,22 +128,24 @@ def sageattn_qk_int8_pv_fp16_maca(
     qk_quant_type: str = "int8",
     qk_quant_gran: str = "per_thread",
     pv_accum_dtype: str = "fp32",
-    sm_scale: Optional[float] = None,
+    sm_scale: float | None = None,
     smooth_k: bool = True,
     smooth_v: bool = False,
     return_lse: bool = False,
     *,
-    attn_mask: Optional[torch.Tensor] = None,
-    recipe: Optional[str] = None,
+    attn_mask: torch.Tensor | None = None,
+    recipe: str | None = None,
     **host: Host,
 ) -> Result:
-    """INT8 scores, FP16 P and V, under the name of MetaX's port. pv_accum_dtype: "fp32", "fp16", "fp16+fp16"; sums in fp32."""
+    """INT8 scores, FP16 P and V, by the name of MetaX's port; pv_accum_dtype "fp32", "fp16", "fp16+fp16": sums in
+    fp32."""
     name = "sageattn_qk_int8_pv_fp16_maca"
     _one_of(name, "qk_quant_type", qk_quant_type, ("int8",), ValueError)
     _one_of(name, "qk_quant_gran", qk_quant_gran, GRANULARITIES, ArgumentError)
     _one_of(name, "pv_accum_dtype", pv_accum_dtype, ("fp32", "fp16", "fp16+fp16"), ValueError)
-    softmax = _hosts.parse(name, is_causal, sm_scale, host)
-    return _dense(name, "int8_fp16", q, k, v, tensor_layout, softmax, attn_mask, smooth_v, recipe, return_lse)
+    return _dense(
+        name, "int8_fp16", q, k, v, tensor_layout, (is_causal, sm_scale, host), attn_mask, smooth_v, recipe, return_lse
+    )
 
 
 def sageattn_qk_int8_pv_fp8_cuda(
@@ -139,22 +155,23 @@ def sageattn_qk_int8_pv_fp8_cuda(
     tensor_layout: str = "HND",
     is_causal: bool = False,
     qk_quant_gran: str = "per_thread",
-    sm_scale: Optional[float] = None,
+    sm_scale: float | None = None,
     pv_accum_dtype: str = "fp32+fp16",
     smooth_k: bool = True,
     smooth_v: bool = False,
     return_lse: bool = False,
     *,
-    attn_mask: Optional[torch.Tensor] = None,
-    recipe: Optional[str] = None,
+    attn_mask: torch.Tensor | None = None,
+    recipe: str | None = None,
     **host: Host,
 ) -> Result:
     """INT8 scores, FP8 P and V. pv_accum_dtype: "fp32", "fp32+fp32", "fp32+fp16"; the sums end in fp32."""
     name = "sageattn_qk_int8_pv_fp8_cuda"
     _one_of(name, "qk_quant_gran", qk_quant_gran, GRANULARITIES, ArgumentError)
     _one_of(name, "pv_accum_dtype", pv_accum_dtype, ("fp32", "fp32+fp32", "fp32+fp16"), ValueError)
-    softmax = _hosts.parse(name, is_causal, sm_scale, host)
-    return _dense(name, "int8_fp8", q, k, v, tensor_layout, softmax, attn_mask, smooth_v, recipe, return_lse)
+    return _dense(
+        name, "int8_fp8", q, k, v, tensor_layout, (is_causal, sm_scale, host), attn_mask, smooth_v, recipe, return_lse
+    )
 
 
 def sageattn_qk_int8_pv_fp8_cuda_sm90(
@@ -164,13 +181,13 @@ def sageattn_qk_int8_pv_fp8_cuda_sm90(
     tensor_layout: str = "HND",
     is_causal: bool = False,
     qk_quant_gran: str = "per_thread",
-    sm_scale: Optional[float] = None,
+    sm_scale: float | None = None,
     pv_accum_dtype: str = "fp32+fp32",
     smooth_k: bool = True,
     return_lse: bool = False,
     *,
-    attn_mask: Optional[torch.Tensor] = None,
-    recipe: Optional[str] = None,
+    attn_mask: torch.Tensor | None = None,
+    recipe: str | None = None,
     **host: Host,
 ) -> Result:
     """INT8 scores, FP8 P and V. pv_accum_dtype: "fp32+fp32"; "fp32" is a NotImplementedError, as upstream."""
@@ -179,8 +196,9 @@ def sageattn_qk_int8_pv_fp8_cuda_sm90(
     if pv_accum_dtype == "fp32":
         raise NotImplementedError(f"{name}: pv_accum_dtype: 'fp32'; allowed: 'fp32+fp32'")
     _one_of(name, "pv_accum_dtype", pv_accum_dtype, ("fp32+fp32",), ValueError)
-    softmax = _hosts.parse(name, is_causal, sm_scale, host)
-    return _dense(name, "int8_fp8", q, k, v, tensor_layout, softmax, attn_mask, False, recipe, return_lse)
+    return _dense(
+        name, "int8_fp8", q, k, v, tensor_layout, (is_causal, sm_scale, host), attn_mask, False, recipe, return_lse
+    )
 
 
 def sageattn_varlen(
@@ -192,19 +210,19 @@ def sageattn_varlen(
     max_seqlen_q: int,
     max_seqlen_k: int,
     is_causal: bool = False,
-    sm_scale: Optional[float] = None,
+    sm_scale: float | None = None,
     smooth_k: bool = True,
     *,
     tensor_layout: str = "NHD",
     return_lse: bool = False,
-    recipe: Optional[str] = None,
+    recipe: str | None = None,
     **host: Host,
 ) -> Result:
     """Attention within packed sequences: q [tokens, q_heads, head_dim], k and v [kv_tokens, kv_heads, head_dim].
 
-    cu_seqlens_q, cu_seqlens_k: int32 or int64 [sequences + 1], where each sequence begins, and the end; sequences may be empty.
-    Means for smoothing are each sequence's own. Returns the output like q; with `return_lse` also lse fp32 [q_heads, tokens].
-    """
+    cu_seqlens_q, cu_seqlens_k: int32 or int64 [sequences + 1], where each sequence begins, and the end; a sequence may
+    be empty. Means for smoothing are each sequence's own. Returns the output like q; with `return_lse` also lse fp32
+    [q_heads, tokens]."""
     name = "sageattn_varlen"
     _one_of(name, "tensor_layout", tensor_layout, ("NHD",), ValueError)
     softmax = _hosts.parse(name, is_causal, sm_scale, host)
@@ -236,7 +254,9 @@ def _check_tensors(function: str, q: torch.Tensor, k: torch.Tensor, v: torch.Ten
             raise TypeError(f"{function}: {name}: {type(x).__name__}; allowed: torch.Tensor")
     for name, x in (("k", k), ("v", v)):
         if x.device != q.device:
-            raise ArgumentError(f"{function}: {name} is on {x.device}, but q on {q.device}; allowed: one device for all")
+            raise ArgumentError(
+                f"{function}: {name} is on {x.device}, but q on {q.device}; allowed: one device for all"
+            )
     for name, x in (("q", q), ("k", k), ("v", v)):
         if str(x.dtype) not in ("torch.float16", "torch.bfloat16", "torch.float32"):
             raise ArgumentError(f"{function}: {name}: dtype {x.dtype}; allowed: float16, bfloat16, float32")
@@ -249,17 +269,19 @@ def _dense(
     k: torch.Tensor,
     v: torch.Tensor,
     tensor_layout: str,
-    softmax: _hosts.Softmax,
-    attn_mask: Optional[torch.Tensor],
+    asked: tuple[Any, Any, dict[str, Any]],  # is_causal, sm_scale, keywords of hosts
+    attn_mask: torch.Tensor | None,
     smooth_v: bool,
-    recipe: Optional[str],
+    recipe: str | None,
     return_lse: bool,
 ) -> Result:
     if not isinstance(tensor_layout, str) or tensor_layout not in LAYOUTS:
+        shown = repr(tensor_layout) if isinstance(tensor_layout, str) else type(tensor_layout).__name__
         raise ValueError(
-            f"{function}: tensor_layout: {tensor_layout!r}; allowed: 'HND', 'NHD' (in place of "
-            "F.scaled_dot_product_attention, whose fourth argument is a mask, use clary.sdpa)"
+            f"{function}: tensor_layout: {shown}; allowed: 'HND', 'NHD' (in place of F.scaled_dot_product_attention, "
+            "whose fourth argument is a mask, use clary.sdpa)"
         )
+    softmax = _hosts.parse(function, *asked)
     _check_tensors(function, q, k, v)
     if recipe is None:
         recipe = _formats.choose(function, format_name, q.device.type, q.shape[-1], bool(smooth_v))

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SageAttention's quantizers, for hosts that quantize and attend in two steps: upstream's parameters, shapes and layouts, in
-plain PyTorch, on any device.
+"""SageAttention's quantizers, for hosts that quantize and attend in two steps: upstream's parameters, shapes and
+layouts, in plain PyTorch, on any device.
 
-Differences from upstream's, all towards one rule: values are rounded to nearest even (upstream's Triton kernels round halves
-away from zero: codes may differ by one), a group of zeros has codes 0 and a scale above 0, means are taken off in fp32, and
-addresses are 64 bits wide. Clary's own packed format, which its kernels read, is `clary.quantize_kv`'s.
+Differences from upstream's, all towards one rule: values are rounded to nearest even (upstream's Triton kernels round
+halves away from zero: codes may differ by one), a group of zeros has codes 0 and a scale above 0, means are taken off
+in fp32, and addresses are 64 bits wide. Clary's own packed format, which its kernels read, is `clary.quantize_kv`'s.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Optional
 
 import torch
 
@@ -38,7 +37,7 @@ def _int8(x: torch.Tensor, tensor_layout: str, groups: Groups) -> tuple[torch.Te
     return (codes if tensor_layout == "HND" else codes.transpose(1, 2)).contiguous(), scale
 
 
-def _keys(k: torch.Tensor, km: Optional[torch.Tensor], tensor_layout: str) -> torch.Tensor:
+def _keys(k: torch.Tensor, km: torch.Tensor | None, tensor_layout: str) -> torch.Tensor:
     """fp32 k - km; km [batch, kv_heads, head_dim], or with an axis of 1 where k's tokens are."""
     tokens = 2 if tensor_layout == "HND" else 1
     if km is None:
@@ -47,7 +46,7 @@ def _keys(k: torch.Tensor, km: Optional[torch.Tensor], tensor_layout: str) -> to
 
 
 def _quantize(
-    q: torch.Tensor, k: torch.Tensor, km: Optional[torch.Tensor], tensor_layout: str, q_groups: Groups, k_groups: Groups,
+    q: torch.Tensor, k: torch.Tensor, km: torch.Tensor | None, tensor_layout: str, q_groups: Groups, k_groups: Groups,
     q_factor: float = 1.0,
 ) -> Quantized:  # fmt: skip
     q_codes, q_scale = _int8(q.float() * q_factor, tensor_layout, q_groups)
@@ -62,16 +61,17 @@ def _lengths(q: torch.Tensor, k: torch.Tensor, tensor_layout: str) -> tuple[int,
 def per_block_int8(
     q: torch.Tensor,
     k: torch.Tensor,
-    km: Optional[torch.Tensor] = None,
+    km: torch.Tensor | None = None,
     BLKQ: int = 128,
     BLKK: int = 64,
-    sm_scale: Optional[float] = None,
+    sm_scale: float | None = None,
     tensor_layout: str = "HND",
 ) -> Quantized:
-    """One scale per BLKQ rows of q and BLKK keys of k; q is multiplied by sm_scale * log2(e) first (default: head_dim ** -0.5).
+    """One scale per BLKQ rows of q and BLKK keys of k; q is multiplied by sm_scale * log2(e) first (default: head_dim
+    ** -0.5).
 
-    Returns (q_int8 like q, q_scale [batch, q_heads, ceil(q_len / BLKQ)], k_int8 like k, k_scale [.., ceil(kv_len / BLKK)]).
-    """
+    Returns (q_int8 like q, q_scale [batch, q_heads, ceil(q_len / BLKQ)], k_int8 like k, k_scale [.., ceil(kv_len /
+    BLKK)])."""
     q_len, k_len = _lengths(q, k, tensor_layout)
     scale = (q.shape[-1] ** -0.5 if sm_scale is None else sm_scale) * _LOG2E
     q_groups, k_groups = _groups.per_block(q_len, BLKQ, q.device), _groups.per_block(k_len, BLKK, k.device)
@@ -81,7 +81,7 @@ def per_block_int8(
 def per_warp_int8(
     q: torch.Tensor,
     k: torch.Tensor,
-    km: Optional[torch.Tensor] = None,
+    km: torch.Tensor | None = None,
     BLKQ: int = 128,
     WARPQ: int = 32,
     BLKK: int = 64,
@@ -101,15 +101,16 @@ def per_warp_int8(
 def per_thread_int8(
     q: torch.Tensor,
     k: torch.Tensor,
-    km: Optional[torch.Tensor] = None,
+    km: torch.Tensor | None = None,
     BLKQ: int = 128,
     WARPQ: int = 32,
     BLKK: int = 64,
     WARPK: int = 64,
-    sm_scale: Optional[float] = None,
+    sm_scale: float | None = None,
     tensor_layout: str = "HND",
 ) -> Quantized:
-    """Eight scales per WARPQ rows of q (row mod 8) and four per WARPK keys of k ((key mod 8) / 2); sm_scale is not used.
+    """Eight scales per WARPQ rows of q (row mod 8) and four per WARPK keys of k ((key mod 8) / 2); sm_scale is not
+    used.
 
     Returns (q_int8 like q, q_scale [batch, q_heads, ceil(q_len / BLKQ) * BLKQ / WARPQ * 8], k_int8 like k,
     k_scale [batch, kv_heads, ceil(kv_len / BLKK) * BLKK / WARPK * 4]).
@@ -130,7 +131,7 @@ def sub_mean(v: torch.Tensor, tensor_layout: str = "HND") -> tuple[torch.Tensor,
 
 def per_channel_fp8(
     v: torch.Tensor, tensor_layout: str = "HND", scale_max: float = _FP8_MAX, smooth_v: bool = True
-) -> tuple[torch.Tensor, torch.Tensor, Optional[torch.Tensor]]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """V as e4m3, transposed, its tokens permuted in runs of 16, filled up with zeros to a multiple of 64 tokens.
 
     Returns (v_fp8 [batch, kv_heads, head_dim, padded], or "NHD": [batch, head_dim, kv_heads, padded]; the scales fp32
@@ -140,7 +141,9 @@ def per_channel_fp8(
     mean = rows.mean(-1) if smooth_v else None
     if mean is not None:
         rows = rows - mean[..., None]
-    scale = rows.abs().amax(-1).clamp(min=_AMAX_FLOOR) / scale_max if rows.shape[-1] else rows.new_zeros(rows.shape[:-1])
+    scale = (
+        rows.abs().amax(-1).clamp(min=_AMAX_FLOOR) / scale_max if rows.shape[-1] else rows.new_zeros(rows.shape[:-1])
+    )
     rows = torch.nn.functional.pad(rows / scale[..., None], (0, -rows.shape[-1] % 64))
     order = torch.tensor(_V_ORDER, device=v.device)
     codes = rows.unflatten(-1, (-1, 16))[..., order].flatten(-2).clamp(-_FP8_MAX, _FP8_MAX).to(torch.float8_e4m3fn)
