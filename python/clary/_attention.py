@@ -137,14 +137,19 @@ def attention_varlen(
     if cu_seqlens_q is None or cu_seqlens_k is None:
         raise InvalidArgument("cu_seqlens_q, cu_seqlens_k: None; allowed: int arrays of sequences + 1 entries")
     kind, offset, offsets = parse_causal(causal, causal_offset, cu_seqlens_q is cu_seqlens_k and kv_lengths is None)
-    options = Options("hnd", kind, offset, parse_window(window), parse_scale(scale), max_seqlen_q.__index__(),
-                      max_seqlen_k.__index__(), parse_recipe(recipe), parse_recipe(backend, "backend"))  # fmt: skip
+    options = Options("hnd", kind, offset, parse_window(window), parse_scale(scale), _length(max_seqlen_q),
+                      _length(max_seqlen_k), parse_recipe(recipe), parse_recipe(backend, "backend"))  # fmt: skip
     arrays = {
         "q": q, "k": k, "v": v, "kv_lengths": kv_lengths, "alibi_slopes": alibi_slopes, "sinks": sinks,
         "causal_offsets": offsets, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "c_k": c_k, "c_q": c_q,
         "q_base": q_base,
     }  # fmt: skip
     return dispatch(options, arrays, return_lse, out)
+
+
+def _length(value: Any) -> int:
+    """An int as it is: in a graph it may be symbolic, and turning it into a number would hold it fast."""
+    return value if isinstance(value, int) else value.__index__()
 
 
 def _same_length(q: Array, k: Array, layout: str) -> bool:
