@@ -3,31 +3,58 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <string_view>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 namespace clary::cpu {
 namespace {
 
-// The features that the tier's files are compiled with (cpu/CMakeLists.txt), by the names of the compiler's builtin.
+#if defined(__x86_64__)
+// Asked of the processor itself: what __builtin_cpu_supports reads is left empty by some toolchains' run-time libraries.
+struct Features {
+    uint32_t leaf1_ecx = 0, leaf7_ebx = 0, leaf7_ecx = 0;
+    uint64_t saved = 0;  // the registers that the operating system saves for each thread
+
+    Features() {
+        uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
+        if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0) return;
+        leaf1_ecx = ecx;
+        if ((leaf1_ecx >> 27 & 1) == 0) return;  // OSXSAVE: nothing beyond SSE is switched on
+        uint32_t low = 0, high = 0;
+        __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+        saved = uint64_t{high} << 32 | low;
+        if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0) leaf7_ebx = ebx, leaf7_ecx = ecx;
+    }
+};
+#endif
+
+// The first feature that the tier's files are compiled with (cpu/CMakeLists.txt) and this machine lacks; "" if none.
 std::string missing_feature(std::string_view tier) {
 #if defined(__x86_64__)
-    __builtin_cpu_init();
-#define CLARY_NEEDS(feature) \
-    if (!__builtin_cpu_supports(feature)) return feature;
-    if (tier == "avx2" || tier == "avx512") {
-        CLARY_NEEDS("avx2")
-        CLARY_NEEDS("fma")
-        // F16C has no name here; every CPU with AVX2 has it.
-    }
-    if (tier == "avx512") {
-        CLARY_NEEDS("avx512f")
-        CLARY_NEEDS("avx512bw")
-        CLARY_NEEDS("avx512dq")
-        CLARY_NEEDS("avx512vl")
-        CLARY_NEEDS("avx512vnni")
-    }
-#undef CLARY_NEEDS
+    static const Features features;
+    const auto bit = [](uint32_t word, int index) { return (word >> index & 1) != 0; };
+    struct Need {
+        const char* name;
+        bool there, for_avx2;
+    };
+    const Need needs[] = {
+        {"registers of AVX saved by the operating system", (features.saved & 0x06) == 0x06, true},
+        {"avx2", bit(features.leaf7_ebx, 5), true},
+        {"fma", bit(features.leaf1_ecx, 12), true},
+        {"f16c", bit(features.leaf1_ecx, 29), true},
+        {"registers of AVX-512 saved by the operating system", (features.saved & 0xe0) == 0xe0, false},
+        {"avx512f", bit(features.leaf7_ebx, 16), false},
+        {"avx512bw", bit(features.leaf7_ebx, 30), false},
+        {"avx512dq", bit(features.leaf7_ebx, 17), false},
+        {"avx512vl", bit(features.leaf7_ebx, 31), false},
+        {"avx512vnni", bit(features.leaf7_ecx, 11), false},
+    };
+    for (const Need& need : needs)
+        if (!need.there && (tier == "avx512" || (tier == "avx2" && need.for_avx2))) return need.name;
     return "";
 #else
     return tier == "generic" ? "" : "x86-64";
