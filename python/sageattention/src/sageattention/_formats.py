@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from typing import Any, Callable
 
 import clary
 
@@ -16,23 +17,40 @@ DEFAULT = "int8_int8"
 MAX_QUANTIZED_HEAD_DIM = 256
 
 
+def _constant_in_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.compile calls it while it traces and keeps the answer: what torch.compiler.assume_constant_result does,
+    without importing PyTorch."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
 @functools.cache
 def formats_of(backend: str) -> frozenset[str]:
+    """The recipes' names for which "cpu" or "cuda" has a kernel that runs on this machine."""
     return frozenset(kernel.recipe for kernel in clary.kernels() if kernel.usable and kernel.backend == backend)
 
 
+@_constant_in_graphs
+def _has(format_name: str, device_type: str) -> bool:
+    return format_name in formats_of(device_type)
+
+
 @functools.cache
-def _say_once(text: str) -> None:
+def _say_first_time(text: str) -> None:
     log.warning(text)
 
 
+@_constant_in_graphs
+def _say_once(text: str) -> None:
+    _say_first_time(text)
+
+
 def choose(function: str, format_name: str, device_type: str, head_dim: int, smooth_v: bool) -> str:
-    """The recipe for `function`, whose name says `format_name` ("int8_fp8", ...), on tensors of a "cpu" or "cuda"
-    device."""
+    """The recipe for `function`, whose name says `format_name` ("int8_fp8", ...), on "cpu" or "cuda" tensors."""
     if head_dim > MAX_QUANTIZED_HEAD_DIM:
-        _say_once(f"{function}: head_dim {head_dim} is above {MAX_QUANTIZED_HEAD_DIM}: exact attention runs instead")
+        _say_once(f"{function}: head_dim is above {MAX_QUANTIZED_HEAD_DIM}: exact attention runs instead")
         return "auto"
-    if format_name != DEFAULT and format_name not in formats_of(device_type):
+    if format_name != DEFAULT and not _has(format_name, device_type):
         _say_once(
             f"{function}: no {format_name} kernel for {device_type} tensors: {DEFAULT}:accurate, which is more "
             "accurate, runs instead"
@@ -41,8 +59,3 @@ def choose(function: str, format_name: str, device_type: str, head_dim: int, smo
     if smooth_v:
         return f"{format_name}+smooth_v"
     return "auto" if format_name == DEFAULT else format_name
-
-
-# What runs depends on device and shape alone, so a compiled graph may hold the answer as a constant. This is the mark
-# that torch.compiler.assume_constant_result makes, without importing PyTorch.
-choose._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -25,6 +25,7 @@ class HostKeywords(TypedDict, total=False):
     softcap: float  # 0
     alibi_slopes: torch.Tensor | None  # None
     return_softmax: bool  # False
+    attn_mask: None  # None: only for packed sequences, which have no masks; elsewhere it is a parameter
 
 
 class Softmax(NamedTuple):
@@ -43,13 +44,14 @@ _REFUSED = {
     "softcap": ("0", "no recipe has it"),
     "alibi_slopes": ("None", "clary.attention has alibi_slopes="),
     "return_softmax": ("False", "the softmax is never materialised"),
+    "attn_mask": ("None", "packed sequences have no masks"),
 }
 
 
 def _is_trivial(name: str, value: Any) -> bool:
     if value is None:
         return True
-    if name == "alibi_slopes":
+    if name in ("alibi_slopes", "attn_mask"):
         return False
     if name == "window_size":
         return isinstance(value, (tuple, list)) and all(w == -1 for w in value)
@@ -57,9 +59,9 @@ def _is_trivial(name: str, value: Any) -> bool:
 
 
 def _parse_causal(function: str, is_causal: Any, causal: Any) -> bool | str:
-    if is_causal in ("top_left", "bottom_right"):
+    if isinstance(is_causal, str) and is_causal in ("top_left", "bottom_right"):
         found: bool | str = is_causal
-    elif is_causal is True or is_causal is False or (isinstance(is_causal, int) and is_causal in (0, 1)):
+    elif is_causal is None or (getattr(is_causal, "ndim", 0) == 0 and is_causal in (0, 1)):
         found = "top_left" if is_causal else False
     else:
         raise ValueError(f"{function}: is_causal: {is_causal!r}; allowed: True, False, 'top_left', 'bottom_right'")
