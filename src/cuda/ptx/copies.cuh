@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Barriers in shared memory that count arrivals and bytes, and the bulk copies that report to them (sm_90).
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "gpu/target/target.h"
+
+namespace clary::cuda::ptx {
+
+// Shared-memory addresses are those of the PTX state space, 32 bits.
+CLARY_DEVICE void barrier_init(uint32_t barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+// Makes initialized barriers visible to bulk copies.
+CLARY_DEVICE void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+CLARY_DEVICE void barrier_arrive(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// Arrives, and lets the phase end only after that many bytes have come.
+CLARY_DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// Until the phase of that parity has ended.
+CLARY_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
+    asm volatile(
+        "{.reg .pred done;\n"
+        "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again;}" ::"r"(barrier),
+        "r"(parity)
+        : "memory");
+}
+
+// A box of a tensor to shared memory, first element at (x, y) or (x, y, z), x along rows. Outside of the tensor: zeros.
+CLARY_DEVICE void copy_box(uint32_t to, const CUtensorMap* map, int x, int y, uint32_t barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
+            to),
+        "l"(map), "r"(barrier), "r"(x), "r"(y)
+        : "memory");
+}
+CLARY_DEVICE void copy_box(uint32_t to, const CUtensorMap* map, int x, int y, int z, uint32_t barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
+        "[%2];" ::"r"(to),
+        "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
+        : "memory");
+}
+// `bytes` and both addresses: multiples of 16.
+CLARY_DEVICE void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
+// Named barriers 1..15 of the block (0 is __syncthreads), among `threads` threads.
+CLARY_DEVICE void named_sync(int barrier, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+CLARY_DEVICE void named_arrive(int barrier, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// Registers of a warpgroup's threads, from here on.
+template <int kCount>
+CLARY_DEVICE void fewer_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+template <int kCount>
+CLARY_DEVICE void more_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+
+}  // namespace clary::cuda::ptx

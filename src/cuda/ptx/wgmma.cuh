@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of a warpgroup (sm_90a): D (64 rows x N) += A (64 x 32 bytes) B (N x 32 bytes), both with depth along the row.
+// Asynchronous: D and A's registers belong to the product from fence() until a wait().
+//
+// Registers. Warp w of the group has rows 16 w ..; a lane (g = lane / 4, q = lane % 4) holds of D in register i row
+// g + 8 (i / 2 % 2), column 8 (i / 4) + 2 q + i % 2; of A in registers 0..3 depth 4 q ..+3 of row g, of row g + 8, and
+// depth 16 + 4 q ..+3 of the same. (PTX ISA, "wgmma".)
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/target/target.h"
+
+namespace clary::cuda::ptx {
+
+// A tile in shared memory whose rows have 128, 64 or 32 bytes, swizzled over as many (as TMA writes it), at a multiple of
+// eight rows. Depth advances by 32 bytes: + 2.
+template <int kRowBytes>
+CLARY_DEVICE uint64_t matrix(uint32_t address) {
+    static_assert(kRowBytes == 128 || kRowBytes == 64 || kRowBytes == 32);
+    constexpr uint64_t kSwizzle = kRowBytes == 128 ? 1 : kRowBytes == 64 ? 2 : 3;
+    constexpr uint64_t kEightRows = 8 * kRowBytes / 16;
+    return kSwizzle << 62 | kEightRows << 32 | uint64_t{1} << 16 | (address & 0x3ffff) >> 4;
+}
+
+CLARY_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+CLARY_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Until all but the `younger` youngest groups are done.
+template <int younger>
+CLARY_DEVICE void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(younger) : "memory");
+}
+// Code that uses the registers stays where it is, relative to fences and waits.
+template <int N>
+CLARY_DEVICE void pin(int32_t (&r)[N]) {
+    CLARY_UNROLL
+    for (int i = 0; i < N; ++i) asm volatile("" : "+r"(r[i])::"memory");
+}
+template <int N>
+CLARY_DEVICE void pin(uint32_t (&r)[N]) {
+    CLARY_UNROLL
+    for (int i = 0; i < N; ++i) asm volatile("" : "+r"(r[i])::"memory");
+}
+
+#define CLARY_TEXT_0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define CLARY_TEXT_1 CLARY_TEXT_0 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define CLARY_TEXT_2 CLARY_TEXT_1 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define CLARY_TEXT_3 CLARY_TEXT_2 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define CLARY_FOUR(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
+#define CLARY_SIXTEEN(c, i) CLARY_FOUR(c, i), CLARY_FOUR(c, i + 4), CLARY_FOUR(c, i + 8), CLARY_FOUR(c, i + 12)
+#define CLARY_OUT_0(c) CLARY_SIXTEEN(c, 0)
+#define CLARY_OUT_1(c) CLARY_OUT_0(c), CLARY_SIXTEEN(c, 16)
+#define CLARY_OUT_2(c) CLARY_OUT_1(c), CLARY_SIXTEEN(c, 32)
+#define CLARY_OUT_3(c) CLARY_OUT_2(c), CLARY_SIXTEEN(c, 48)
+#define CLARY_READ_WRITE(x) "+r"(x)
+#define CLARY_WRITE(x) "=r"(x)
+
+// `adds`: to D. Else D begins at 0 and is only written: with a value before, ptxas would see ordinary code define
+// accumulators between products, and make products wait for each other (C7515).
+#define CLARY_WGMMA(part, n, types, a, b, ...)                                                                   \
+    if constexpr (adds)                                                                                          \
+        asm volatile("{.reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n" #n "k32.s32." types \
+                     " {" CLARY_TEXT_##part "}, " a ", " b ", p;}"                                               \
+                     : CLARY_OUT_##part(CLARY_READ_WRITE)                                                        \
+                     : __VA_ARGS__);                                                                             \
+    else                                                                                                         \
+        asm volatile("{.reg .pred p; setp.ne.b32 p, 0, 0; wgmma.mma_async.sync.aligned.m64n" #n "k32.s32." types \
+                     " {" CLARY_TEXT_##part "}, " a ", " b ", p;}"                                               \
+                     : CLARY_OUT_##part(CLARY_WRITE)                                                             \
+                     : __VA_ARGS__)
+
+// A and B in shared memory, or A in registers; o..: the numbers of the operands behind D's.
+#define CLARY_WGMMAS(part, n, o0, o1, o2, o3, o4)                                                                     \
+    template <bool adds>                                                                                              \
+    CLARY_DEVICE void multiply_s8(int32_t(&d)[n / 2], uint64_t a, uint64_t b) {                                       \
+        CLARY_WGMMA(part, n, "s8.s8", o0, o1, "l"(a), "l"(b));                                                        \
+    }                                                                                                                 \
+    template <bool adds>                                                                                              \
+    CLARY_DEVICE void multiply_s8(int32_t(&d)[n / 2], const uint32_t(&a)[4], uint64_t b) {                            \
+        CLARY_WGMMA(part, n, "s8.s8", "{" o0 ", " o1 ", " o2 ", " o3 "}", o4, "r"(a[0]), "r"(a[1]), "r"(a[2]),        \
+                    "r"(a[3]), "l"(b));                                                                               \
+    }                                                                                                                 \
+    template <bool adds>                                                                                              \
+    CLARY_DEVICE void multiply_u8(int32_t(&d)[n / 2], const uint32_t(&a)[4], uint64_t b) {                            \
+        CLARY_WGMMA(part, n, "u8.s8", "{" o0 ", " o1 ", " o2 ", " o3 "}", o4, "r"(a[0]), "r"(a[1]), "r"(a[2]),        \
+                    "r"(a[3]), "l"(b));                                                                               \
+    }
+CLARY_WGMMAS(0, 32, "%16", "%17", "%18", "%19", "%20")
+CLARY_WGMMAS(1, 64, "%32", "%33", "%34", "%35", "%36")
+CLARY_WGMMAS(2, 96, "%48", "%49", "%50", "%51", "%52")
+CLARY_WGMMAS(3, 128, "%64", "%65", "%66", "%67", "%68")
+#undef CLARY_WGMMAS
+#undef CLARY_WGMMA
+
+}  // namespace clary::cuda::ptx

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a Hopper attention kernel is compiled for, and what it reads.
+#pragma once
+
+#include <cuda.h>
+
+#include "gpu/attention/params.h"
+
+namespace clary::cuda::sm90 {
+
+inline constexpr int kTileK = 128;    // keys of a step, the recipe's tile
+inline constexpr int kGroupRows = 64;  // rows of a warpgroup
+
+struct Config {
+    int head_dim;     // padded, of Q, K and V: 64 or 128
+    bool key_bias;    // 32 digit columns behind the head dim
+    bool want_lse;    // sums of P before rounding too
+    int warpgroups;   // that compute
+    int stages;       // of K and V
+    bool ping_pong;   // warpgroups take turns at issuing products
+    int pairs;        // of 4 exponentials, by integer arithmetic
+
+    CLARY_HD constexpr int tile_q() const { return warpgroups * kGroupRows; }
+    // One more group issues the copies and leaves most of its registers to the others: together no more than the block
+    // begins with, 168 or 128 of each thread.
+    CLARY_HD constexpr int threads() const { return (warpgroups + 1) * 128; }
+    CLARY_HD constexpr int registers() const { return warpgroups == 2 ? 232 : 152; }
+    CLARY_HD constexpr int producer_registers() const { return warpgroups == 2 ? 40 : 56; }
+};
+
+// The order of work: chunks of heads whose K and V stay in L2, in each the longest rows first.
+struct Schedule {
+    int tile_rows;    // rows of a block that exist: the tile's, less what does not divide by the q heads of a kv head
+    int q_tiles;      // of a head
+    int heads;        // kv heads of all batch items
+    int chunk_heads;
+    int items;        // q_tiles * heads
+};
+
+struct Params {
+    gpu::AttentionParams attention;
+    CUtensorMap queries;  // bytes of a row, q heads, rows: boxes of head_dim x group x tile_rows / group
+    CUtensorMap repeats;  // the same tensor, boxes of 32 columns
+    CUtensorMap keys;     // bytes of a row, rows: boxes of head_dim x tile
+    CUtensorMap digits;   // the same tensor, boxes of 32 x tile
+    CUtensorMap values;   // keys of a tile, channels of all tiles: boxes of tile x head_dim
+    Schedule schedule;
+};
+
+}  // namespace clary::cuda::sm90
