@@ -165,28 +165,47 @@ def parse_layers(text: str, count: int) -> set[int] | None:
     return {int(item) for item in items}
 
 
-def capture(args: argparse.Namespace) -> bool:
-    """Does the whole job; False where the verification fails."""
+def model_folder() -> str:
+    """Where the package with the model lies. Raises CaptureError where it is not installed."""
     spec = importlib.util.find_spec(PACKAGE.replace("-", "_"))  # finds the package without importing it
     if spec is None or not spec.submodule_search_locations:
-        raise CaptureError(f"package {PACKAGE} is not installed: see README.md beside this script")
-    folder = spec.submodule_search_locations[0]
-    package = importlib.metadata.metadata(PACKAGE)
-    try:
-        raw = args.text.read_bytes()
-        text = raw.decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CaptureError(f"--text {args.text}: {error}") from error
+        raise CaptureError(f"package {PACKAGE} is not installed: see README.md in examples/capture")
+    return spec.submodule_search_locations[0]
 
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CaptureError(f"--text {path}: {error}") from error
+
+
+def load_model(folder: str):
+    """(tokenizer, model in fp32 whose attention is F.scaled_dot_product_attention)."""
     from transformers import AutoModelForCausalLM, AutoTokenizer  # seconds to import: after the cheap checks
 
-    token_ids = AutoTokenizer.from_pretrained(folder, gguf_file=GGUF_FILE)(text, return_tensors="pt").input_ids
-    if not 1 <= args.tokens <= token_ids.shape[1]:
-        raise CaptureError(f"--tokens {args.tokens}: {args.text} allows 1..{token_ids.shape[1]}")
-    token_ids = token_ids[:, : args.tokens]
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=GGUF_FILE)
     model = AutoModelForCausalLM.from_pretrained(
         folder, gguf_file=GGUF_FILE, dtype=torch.float32, attn_implementation="sdpa"
-    ).eval()
+    )
+    return tokenizer, model.eval()
+
+
+def first_tokens(tokenizer, text: str, count: int, path: Path) -> torch.Tensor:
+    """int64 [1, count]. Raises CaptureError where the text is shorter."""
+    token_ids = tokenizer(text, return_tensors="pt").input_ids
+    if not 1 <= count <= token_ids.shape[1]:
+        raise CaptureError(f"--tokens {count}: {path} allows 1..{token_ids.shape[1]}")
+    return token_ids[:, :count]
+
+
+def capture(args: argparse.Namespace) -> bool:
+    """Does the whole job; False where the verification fails."""
+    folder = model_folder()
+    package = importlib.metadata.metadata(PACKAGE)
+    text = read_text(args.text)
+    tokenizer, model = load_model(folder)
+    token_ids = first_tokens(tokenizer, text, args.tokens, args.text)
     config = model.config
     layers = parse_layers(args.layers, config.num_hidden_layers)
     with torch.inference_mode(), recorded_attention(config.num_key_value_heads, layers) as captures:
@@ -200,7 +219,7 @@ def capture(args: argparse.Namespace) -> bool:
         "causal": "true",
         "scale": str(captures[min(captures)].q.shape[3] ** -0.5),
         "source": f"{MODEL_NAME} of pip {PACKAGE} {package['Version']}; {args.text} (sha256 "
-        f"{hashlib.sha256(raw).hexdigest()}), first {args.tokens} tokens; q, k, v after RoPE, bf16 rounded from fp32",
+        f"{hashlib.sha256(text.encode()).hexdigest()}), first {args.tokens} tokens; q, k, v after RoPE, bf16 rounded from fp32",
         "license": package["License-Expression"] or package["License"] or "unknown",
     }
     write_bf16(args.output, tensors, metadata)
