@@ -27,11 +27,33 @@ def test_15_t47_t48_head_dims(device, name, recipe, head_dim):
 
 
 @pytest.mark.parametrize("name", ["sageattn", "sageattn_qk_int8_pv_fp16_cuda", "sageattn_qk_int8_pv_fp8_cuda"])
-@pytest.mark.parametrize("head_dim", [384, 512])
-def test_15_t47_exact_path_above_256(name, head_dim):
-    """VAEs have such heads. No GPU kernel takes them: there it is an error that says so."""
-    q, k, v = make(1, 1, head_dim=head_dim)
+@pytest.mark.parametrize("head_dim", [257, 384, 512])
+def test_15_t47_exact_path_above_256(device, name, head_dim):
+    """VAEs have such heads."""
+    q, k, v = make(1, 1, head_dim=head_dim, device=device)
     close(getattr(sageattention, name)(q, k, v), exact(q, k, v)[0], 0.003)
+
+
+@pytest.mark.parametrize("layout", ["HND", "NHD"])
+@pytest.mark.parametrize("causal", [False, "top_left", "bottom_right"])
+@pytest.mark.parametrize("masked", [None, "bool", "float32"])
+def test_15_t47_exact_path_of_devices_without_such_a_kernel(device, monkeypatch, layout, causal, masked):
+    from sageattention import _exact, _formats
+
+    monkeypatch.setattr(_formats, "_has", lambda *_: False)
+    monkeypatch.setattr(_exact, "_SCORES_AT_A_TIME", 2 * 4 * 90 * 7)  # seven rows at a time
+    q, k, v = make(2, 4, 2, q_len=60, kv_len=90, head_dim=300, device=device, layout=layout)
+    mask = None
+    if masked:
+        mask = torch.rand(1, 1, 60, 90) < 0.5
+        mask[..., 3, :] = False
+    if masked == "float32":
+        mask = torch.randn(1, 1, 60, 90).masked_fill(~mask, float("-inf"))
+    out, lse = sageattn(q, k, v, layout, causal, 0.1, True, attn_mask=None if mask is None else mask.to(device))
+    reference, lse_reference = exact(q, k, v, causal, 0.1, mask, layout)
+    close(out, reference, 0.003)
+    assert out.is_contiguous() and out.dtype == q.dtype
+    assert torch.allclose(lse.cpu().double(), lse_reference, atol=1e-4)
 
 
 LENGTHS = [1, 7, 63, 64, 65, 127, 129, 1000]

@@ -12,7 +12,7 @@ import clary
 
 log = logging.getLogger("sageattention")
 
-#: What "auto" stands for up to MAX_QUANTIZED_HEAD_DIM; above it "auto" takes the exact path.
+#: What "auto" stands for up to MAX_QUANTIZED_HEAD_DIM; above it "auto" takes the exact kernel of the device, if any.
 DEFAULT = "int8_int8"
 MAX_QUANTIZED_HEAD_DIM = 256
 
@@ -45,11 +45,14 @@ def _say_once(text: str) -> None:
     _say_first_time(text)
 
 
-def choose(function: str, format_name: str, device_type: str, head_dim: int, smooth_v: bool) -> str:
-    """The recipe for `function`, whose name says `format_name` ("int8_fp8", ...), on "cpu" or "cuda" tensors."""
+def choose(function: str, format_name: str, device_type: str, head_dim: int, smooth_v: bool) -> str | None:
+    """The recipe for `function`, whose name says `format_name` ("int8_fp8", ...), on "cpu" or "cuda" tensors.
+
+    None: exact attention, for which the device has no kernel.
+    """
     if head_dim > MAX_QUANTIZED_HEAD_DIM:
         _say_once(f"{function}: head_dim is above {MAX_QUANTIZED_HEAD_DIM}: exact attention runs instead")
-        return "auto"
+        return "auto" if _has("fp32_fp32", device_type) else None
     if format_name != DEFAULT and not _has(format_name, device_type):
         _say_once(
             f"{function}: no {format_name} kernel for {device_type} tensors: {DEFAULT}:accurate, which is more "

@@ -285,6 +285,8 @@ def _dense(
     _check_tensors(function, q, k, v)
     if recipe is None:
         recipe = _formats.choose(function, format_name, q.device.type, q.shape[-1], bool(smooth_v))
+        if recipe is None:
+            return _attend_exactly(q, k, v, LAYOUTS[tensor_layout], *softmax, attn_mask, return_lse)
     return clary.attention(
         q,
         k,
@@ -296,6 +298,21 @@ def _dense(
         recipe=recipe,
         return_lse=return_lse,
     )
+
+
+def _attend_exactly(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    layout: str,
+    causal: bool | str,
+    scale: float | None,
+    mask: torch.Tensor | None,
+    return_lse: bool,
+) -> Result:
+    from . import _exact  # needs PyTorch
+
+    return _exact.attend(q, k, v, layout, causal, mask, scale, return_lse)
 
 
 def __getattr__(name: str) -> Any:
