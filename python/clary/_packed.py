@@ -196,8 +196,10 @@ def quantize_kv(
     Raises: as :func:`attention`.
     """
     k, v, q = adopt(k), adopt(v), adopt(q)
-    arrays = {"k": k, "v": v, "q": q, "kv_lengths": adopt(kv_lengths), "c_k": adopt(c_k), "c_q": adopt(c_q),
+    arrays = {"k": k, "v": v, "kv_lengths": adopt(kv_lengths), "c_k": adopt(c_k), "c_q": adopt(c_q),
               "q_base": adopt(q_base)}  # fmt: skip
+    if q is not None:
+        arrays["q"] = q
     _refuse_tracing("quantize_kv", arrays)
     family = gather(arrays)
     options = Options(layout=parse_layout(layout), scale=parse_scale(scale), recipe=parse_recipe(recipe),

@@ -213,11 +213,15 @@ def plan_for(family: Any, options: Options, arrays: dict[str, Any], fresh: tuple
     return plan
 
 
+_REQUIRED = ("q", "k", "v")
+
+
 def gather(arrays: dict[str, Any]) -> Any:
     """The family of the first array, which the others must be of too. Drops those that are None."""
     family, kind, first = None, None, None
     for name in [name for name, a in arrays.items() if a is None]:
-        del arrays[name]
+        if name not in _REQUIRED:
+            del arrays[name]
     for name, array in arrays.items():
         if type(array) is kind:
             continue
