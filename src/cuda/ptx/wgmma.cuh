@@ -14,13 +14,19 @@
 namespace clary::cuda::ptx {
 
 // A tile in shared memory whose rows have 128, 64 or 32 bytes, swizzled over as many (as TMA writes it), at a multiple of
-// eight rows. Depth advances by 32 bytes: + 2.
+// eight rows: a descriptor, high word a constant, low word sixteenths of the address, so that tiles and steps of depth (32
+// bytes) are additions.
+struct Matrix {
+    uint32_t low, high;
+    CLARY_DEVICE Matrix operator+(uint32_t bytes) const { return {low + bytes / 16, high}; }
+    CLARY_DEVICE uint64_t descriptor() const { return uint64_t{high} << 32 | low; }
+};
 template <int kRowBytes>
-CLARY_DEVICE uint64_t matrix(uint32_t address) {
+CLARY_DEVICE Matrix matrix(uint32_t address) {
     static_assert(kRowBytes == 128 || kRowBytes == 64 || kRowBytes == 32);
-    constexpr uint64_t kSwizzle = kRowBytes == 128 ? 1 : kRowBytes == 64 ? 2 : 3;
-    constexpr uint64_t kEightRows = 8 * kRowBytes / 16;
-    return kSwizzle << 62 | kEightRows << 32 | uint64_t{1} << 16 | (address & 0x3ffff) >> 4;
+    constexpr uint32_t kSwizzle = kRowBytes == 128 ? 1 : kRowBytes == 64 ? 2 : 3;
+    constexpr uint32_t kEightRows = 8 * kRowBytes / 16;
+    return {1u << 16 | address >> 4, kSwizzle << 30 | kEightRows};
 }
 
 CLARY_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -72,18 +78,18 @@ CLARY_DEVICE void pin(uint32_t (&r)[N]) {
 // A and B in shared memory, or A in registers; o..: the numbers of the operands behind D's.
 #define CLARY_WGMMAS(part, n, o0, o1, o2, o3, o4)                                                                     \
     template <bool adds>                                                                                              \
-    CLARY_DEVICE void multiply_s8(int32_t(&d)[n / 2], uint64_t a, uint64_t b) {                                       \
-        CLARY_WGMMA(part, n, "s8.s8", o0, o1, "l"(a), "l"(b));                                                        \
+    CLARY_DEVICE void multiply_s8(int32_t(&d)[n / 2], Matrix a, Matrix b) {                                       \
+        CLARY_WGMMA(part, n, "s8.s8", o0, o1, "l"(a.descriptor()), "l"(b.descriptor()));                                                        \
     }                                                                                                                 \
     template <bool adds>                                                                                              \
-    CLARY_DEVICE void multiply_s8(int32_t(&d)[n / 2], const uint32_t(&a)[4], uint64_t b) {                            \
+    CLARY_DEVICE void multiply_s8(int32_t(&d)[n / 2], const uint32_t(&a)[4], Matrix b) {                            \
         CLARY_WGMMA(part, n, "s8.s8", "{" o0 ", " o1 ", " o2 ", " o3 "}", o4, "r"(a[0]), "r"(a[1]), "r"(a[2]),        \
-                    "r"(a[3]), "l"(b));                                                                               \
+                    "r"(a[3]), "l"(b.descriptor()));                                                                               \
     }                                                                                                                 \
     template <bool adds>                                                                                              \
-    CLARY_DEVICE void multiply_u8(int32_t(&d)[n / 2], const uint32_t(&a)[4], uint64_t b) {                            \
+    CLARY_DEVICE void multiply_u8(int32_t(&d)[n / 2], const uint32_t(&a)[4], Matrix b) {                            \
         CLARY_WGMMA(part, n, "u8.s8", "{" o0 ", " o1 ", " o2 ", " o3 "}", o4, "r"(a[0]), "r"(a[1]), "r"(a[2]),        \
-                    "r"(a[3]), "l"(b));                                                                               \
+                    "r"(a[3]), "l"(b.descriptor()));                                                                               \
     }
 CLARY_WGMMAS(0, 32, "%16", "%17", "%18", "%19", "%20")
 CLARY_WGMMAS(1, 64, "%32", "%33", "%34", "%35", "%36")

@@ -28,6 +28,7 @@ struct Work {
     int tile;             // first of the sequence, among all tiles of K and V
     int q_begin;          // of the sequence
     bool valid;           // packed for this call
+    bool loud;            // some row has repeat 0
     TileRange range;      // tiles of keys that some row sees
     TileRange all[3];     // by warpgroup: of which all rows see all keys
 };
@@ -38,6 +39,12 @@ struct RowConstants {
     float loud;             // bias per digit of a row whose repeat is 0, in units of S; else 0
     gpu::VisibleKeys keys;  // that it sees
     int head, query;
+};
+
+// What a tile of keys needs beside its codes.
+struct alignas(16) TileScales {
+    float key[8];  // K's scales: [64 keys][key % 8 / 2]
+    float base, value;
 };
 
 template <Config kConfig>
@@ -66,7 +73,8 @@ class Attention {
     static constexpr int kBarriers = 4 * c.stages + 4;
     static constexpr uint32_t kWorkAt = kBarriersAt + (kBarriers * 8 + 15) / 16 * 16, kWorkBytes = 96;  // two stages
     static_assert(sizeof(Work) <= kWorkBytes);
-    static constexpr uint32_t kRowsAt = kWorkAt + 2 * kWorkBytes, kRowsBytes = kTileQ * sizeof(RowConstants);
+    static constexpr uint32_t kScalesAt = kWorkAt + 2 * kWorkBytes;  // TileScales
+    static constexpr uint32_t kRowsAt = kScalesAt + c.stages * sizeof(TileScales), kRowsBytes = kTileQ * sizeof(RowConstants);
     static constexpr uint32_t kOutputAt = (kRowsAt + 2 * kRowsBytes + 127) / 128 * 128;
 
   public:
@@ -94,20 +102,21 @@ class Attention {
     CLARY_DEVICE static uint32_t query_full(int stage) { return barrier(4 * c.stages + stage); }
     CLARY_DEVICE static uint32_t query_empty(int stage) { return barrier(4 * c.stages + 2 + stage); }
 
-    // A place in a ring of stages, and the parity of its current phase.
+    // A place in a ring of stages, and the parity of its current phase, in one register.
     template <int kStages>
     struct Ring {
-        int stage = 0;
-        uint32_t parity = 0;
-        CLARY_DEVICE void next() {
-            if (++stage == kStages) {
-                stage = 0;
-                parity ^= 1;
-            }
-        }
+        int at = 0;
+        CLARY_DEVICE int stage() const { return at < kStages ? at : at - kStages; }
+        CLARY_DEVICE uint32_t parity() const { return at < kStages ? 0 : 1; }
+        CLARY_DEVICE int stage_before() const { return at == 0 || at == kStages ? kStages - 1 : stage() - 1; }
+        CLARY_DEVICE void next() { at = at == 2 * kStages - 1 ? 0 : at + 1; }
     };
 
-    CLARY_DEVICE explicit Attention(const Params& params) : params_(params), p_(params.attention) {}
+    CLARY_DEVICE explicit Attention(const Params& params)
+        : params_(params),
+          p_(params.attention),
+          // One for the warp, as the shuffle tells the compiler.
+          group_(__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0)) {}
 
     // -- work --
     // Item of the block's round; odd rounds run backwards, so that every block gets as much. -1: none left.
@@ -143,6 +152,7 @@ class Attention {
         w.q_begin = static_cast<int>(sequence.q_begin);
         w.range = {0, 0, 0};
         w.valid = gpu::headers_match(p_.headers);
+        w.loud = false;
         // Buffers that were packed for something else are not read.
         if (w.rows <= 0 || !w.valid) return;
         const auto span = [&](int first, int last) {
@@ -156,18 +166,19 @@ class Attention {
         return *reinterpret_cast<Work*>(gpu::clary_shared_memory + kWorkAt + stage * kWorkBytes);
     }
 
-    // -- the producers: a warp that finds work and copies what it needs, ahead of the warpgroups by as many tiles as there
-    // are stages, and three that look up the rows --
+    // -- the producers, ahead of the warpgroups by as many tiles as there are stages: a warp that finds work and sets off
+    // copies, one that looks up scales of tiles, and two that look up rows --
     static constexpr int kProducersBarrier = 1, kTurnBarrier = 2;
 
     CLARY_DEVICE void produce() const {
         Ring<c.stages> ring;
         Ring<2> queries;
-        const bool copies = threadIdx.x < kConsumers + 32, leads = threadIdx.x == kConsumers;
+        const int warp = T::wave() - kConsumers / 32;
+        const bool leads = threadIdx.x == kConsumers;
         for (int round = 0;; ++round) {
             const int item = item_of(round);
-            ptx::barrier_wait(query_empty(queries.stage), queries.parity ^ 1);
-            Work& work = work_at(queries.stage);
+            ptx::barrier_wait(query_empty(queries.stage()), queries.parity() ^ 1);
+            Work& work = work_at(queries.stage());
             if (leads) {
                 if (item >= 0)
                     find_work(item, work);
@@ -175,20 +186,22 @@ class Attention {
                     work.b = -1;
             }
             ptx::named_sync(kProducersBarrier, 128);
-            if (item >= 0 && work.rows <= 0) {
+            const bool empty = item >= 0 && work.rows <= 0;
+            if (empty) {
                 ptx::named_sync(kProducersBarrier, 128);  // all have seen it
                 continue;
             }
-            const uint32_t full = query_full(queries.stage);
-            if (!copies) {
-                if (item >= 0) look_up_rows(work, queries.stage);
+            const uint32_t full = query_full(queries.stage());
+            if (warp > 1) {
+                if (item >= 0) look_up_rows(work, queries.stage());
                 T::wave_sync();
                 release(full);
+            } else if (item < 0) {
+                if (leads) ptx::barrier_arrive(full);
+            } else if (warp == 1) {
+                look_up_scales(work, ring);
             } else if (leads) {
-                if (item < 0)
-                    ptx::barrier_arrive(full);
-                else
-                    load(work, queries.stage, ring);
+                load(work, queries.stage(), ring);
             }
             if (item < 0) return;
             queries.next();
@@ -202,16 +215,39 @@ class Attention {
             ring.next();
         }
     }
-    CLARY_DEVICE void look_up_rows(const Work& work, int stage) const {
+    CLARY_DEVICE void look_up_scales(const Work& work, Ring<c.stages>& ring) const {
+        const int lane = T::lane();
+        for (int tile = work.range.first(); work.range.has(tile); tile = work.range.after(tile)) {
+            const int index = work.tile + tile;
+            float scale = 0;
+            if (lane < 8)
+                scale = p_.k_scale[int64_t{index} * kTileK + lane / 4 * 64 + lane % 4 * 2];
+            else if (lane == 8)
+                scale = p_.tile_base ? p_.tile_base[index] : 0.0f;
+            else if (lane == 9)
+                scale = p_.v_scale && p_.desc.recipe.v_scale == VScale::kToken ? p_.v_scale[index] : 1.0f;
+            ptx::barrier_wait(key_empty(ring.stage()), ring.parity() ^ 1);
+            if (lane < 10) T::store(scales_at(ring.stage()) + static_cast<uint32_t>(4 * lane), scale);
+            T::wave_sync();
+            release(key_full(ring.stage()));
+            ring.next();
+        }
+    }
+    CLARY_DEVICE static gpu::SharedAddress scales_at(int stage) {
+        return {kScalesAt + static_cast<uint32_t>(stage * sizeof(TileScales))};
+    }
+    CLARY_DEVICE void look_up_rows(Work& work, int stage) const {
         const Sequence sequence = sequence_of_work(work.b);
-        for (int i = static_cast<int>(threadIdx.x) - kConsumers - 32; i < kTileQ; i += 96) {
+        for (int i = static_cast<int>(threadIdx.x) - kConsumers - 64; i < kTileQ; i += 64) {
             const gpu::Row row = row_of(work, i);
             const int64_t at = p_.q_rows.begin(work.b, row.head, p_.desc.q_heads, sequence.q_begin) + row.query;
             RowConstants constants{p_.q_scale[at] * p_.a, 0.0f, gpu::VisibleKeys::of(p_.desc, sequence, row.query),
                                    row.head, row.query};
             if constexpr (c.key_bias)
-                if (p_.q_repeat[at] == 0)
+                if (p_.q_repeat[at] == 0) {
+                    work.loud = true;
                     constants.loud = p_.q_base[work.b * p_.desc.kv_heads + work.kv_head] * p_.a / constants.factor;
+                }
             row_constants(stage, i) = constants;
         }
     }
@@ -231,34 +267,34 @@ class Attention {
                           query_full(stage));
     }
     CLARY_DEVICE void load_keys(int tile, const Ring<c.stages>& ring) const {
-        const uint32_t full = key_full(ring.stage);
-        ptx::barrier_wait(key_empty(ring.stage), ring.parity ^ 1);
+        const uint32_t full = key_full(ring.stage());
+        ptx::barrier_wait(key_empty(ring.stage()), ring.parity() ^ 1);
         ptx::barrier_expect(full, kKeyBytes + kDigitBytes);
-        ptx::copy_box(shared() + kKeysAt + ring.stage * kKeyBytes, &params_.keys, 0, tile * kTileK, full);
+        ptx::copy_box(shared() + kKeysAt + ring.stage() * kKeyBytes, &params_.keys, 0, tile * kTileK, full);
         if constexpr (c.key_bias)
-            ptx::copy_box(shared() + kDigitsAt + ring.stage * kDigitBytes, &params_.digits, kD, tile * kTileK, full);
+            ptx::copy_box(shared() + kDigitsAt + ring.stage() * kDigitBytes, &params_.digits, kD, tile * kTileK, full);
     }
     CLARY_DEVICE void load_values(int tile, const Ring<c.stages>& ring) const {
-        const uint32_t full = value_full(ring.stage);
+        const uint32_t full = value_full(ring.stage());
         const bool weights = c.key_bias && p_.v_weight != nullptr;
-        ptx::barrier_wait(value_empty(ring.stage), ring.parity ^ 1);
+        ptx::barrier_wait(value_empty(ring.stage()), ring.parity() ^ 1);
         ptx::barrier_expect(full, kValueBytes + (weights ? kTileK : 0));
-        ptx::copy_box(shared() + kValuesAt + ring.stage * kValueBytes, &params_.values, 0, tile * kD, full);
+        ptx::copy_box(shared() + kValuesAt + ring.stage() * kValueBytes, &params_.values, 0, tile * kD, full);
         if (weights)
-            ptx::copy_bytes(shared() + kWeightsAt + ring.stage * kWeightBytes, p_.v_weight + int64_t{tile} * kTileK,
+            ptx::copy_bytes(shared() + kWeightsAt + ring.stage() * kWeightBytes, p_.v_weight + int64_t{tile} * kTileK,
                             kTileK, full);
     }
 
     CLARY_DEVICE void block() {
         if (threadIdx.x == 0) {
             for (int stage = 0; stage < c.stages; ++stage) {
-                ptx::barrier_init(key_full(stage), 1);
+                ptx::barrier_init(key_full(stage), 1 + 1);
                 ptx::barrier_init(value_full(stage), 1);
                 ptx::barrier_init(key_empty(stage), c.warpgroups * 4);
                 ptx::barrier_init(value_empty(stage), c.warpgroups * 4);
             }
             for (int stage = 0; stage < 2; ++stage) {
-                ptx::barrier_init(query_full(stage), 1 + 3);
+                ptx::barrier_init(query_full(stage), 1 + 2);
                 ptx::barrier_init(query_empty(stage), c.warpgroups * 4);
             }
             ptx::barrier_init_done();
@@ -275,26 +311,22 @@ class Attention {
             ptx::more_registers<c.registers()>();
             CLARY_UNROLL
             for (int i = 0; i < kD / 2; ++i) t_[i] = 0;
-            if (group_of_thread() == c.warpgroups - 1) end_turn();  // the first begins
+            if (group_ == c.warpgroups - 1) end_turn();  // the first begins
             for (;;) {
-                ptx::barrier_wait(query_full(queries_.stage), queries_.parity);
-                const Work& work = work_at(queries_.stage);
+                ptx::barrier_wait(query_full(queries_.stage()), queries_.parity());
+                const Work& work = work_at(queries_.stage());
                 if (work.b < 0) return;
                 attend(work);
-                release(query_empty(queries_.stage));
+                release(query_empty(queries_.stage()));
                 queries_.next();
             }
         }
     }
 
     // -- rows: two of a lane --
-    // (A constant of the warp; the shuffle tells the compiler.)
-    CLARY_DEVICE static int group_of_thread() {
-        return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
-    }
     CLARY_DEVICE static int lane_column() { return T::lane() % 4 * 2; }
     CLARY_DEVICE static int row_in_block(int r) { return T::wave() * 16 + T::lane() / 4 + 8 * r; }
-    CLARY_DEVICE const RowConstants& row(int r) const { return row_constants(queries_.stage, row_in_block(r)); }
+    CLARY_DEVICE const RowConstants& row(int r) const { return row_constants(queries_.stage(), row_in_block(r)); }
 
     CLARY_DEVICE void start_rows() {
         CLARY_UNROLL
@@ -305,20 +337,6 @@ class Attention {
         }
         CLARY_UNROLL
         for (int i = 0; i < kD / 2; ++i) out_[i] = 0;
-        if constexpr (c.key_bias) loud_ = T::any(row(0).loud != 0 || row(1).loud != 0);
-    }
-
-    struct TileScales {  // of a tile: K's scales of the lane, base and V's scale
-        float key[2], base, value;
-    };
-    CLARY_DEVICE TileScales scales_of(int tile) const {
-        TileScales s;
-        const float* const key = p_.k_scale + int64_t{tile} * kTileK + lane_column();
-        s.key[0] = key[0];
-        s.key[1] = key[64];
-        s.base = p_.tile_base ? p_.tile_base[tile] : 0.0f;
-        s.value = p_.v_scale && p_.desc.recipe.v_scale == VScale::kToken ? p_.v_scale[tile] : 1.0f;
-        return s;
     }
 
     // -- a block's rows against all their keys --
@@ -327,66 +345,61 @@ class Attention {
         int tile = work.range.first();
         if (work.range.has(tile)) {
             int32_t s[kTileK / 2];
-            TileScales scales = scales_of(work.tile + tile);
-            ptx::barrier_wait(key_full(ring_.stage), ring_.parity);
+            ptx::barrier_wait(key_full(ring_.stage()), ring_.parity());
             take_turn();
-            multiply_keys(ring_.stage, s);
+            multiply_keys(ring_.stage(), s);
             ptx::wgmma_commit();  // no P yet: a group of nothing
             end_turn();
-            int stage_before = -1;  // of V in T's product
+            bool first = true;
             for (;;) {
                 // While S is made: what the next products need.
-                const int next = work.range.after(tile), stage = ring_.stage;
-                const bool more = work.range.has(next), masked = !work.all[group_of_thread()].has(tile);
-                ptx::barrier_wait(value_full(stage), ring_.parity);
+                const int stage = ring_.stage();
+                const bool more = tile + 1 != work.range.end, masked = !work.all[group_].has(tile);
+                ptx::barrier_wait(value_full(stage), ring_.parity());
                 ring_.next();
-                if (more) ptx::barrier_wait(key_full(ring_.stage), ring_.parity);
+                if (more) ptx::barrier_wait(key_full(ring_.stage()), ring_.parity());
+                Factors factor;
+                const float value_scale = factors(stage, factor);
                 ptx::wgmma_wait<1>();
                 ptx::pin(s);
                 if constexpr (c.key_bias)
-                    if (loud_) add_loud_bias(stage, s);
+                    if (work.loud) add_loud_bias(stage, s);
                 release(key_empty(stage));
-                float p[kTileK / 2];
                 if (!masked)
-                    softmax<false>(scales, s, p);
+                    softmax<false>(stage, first, factor, s);
                 else {
                     mask(tile, s);
-                    softmax<true>(scales, s, p);
+                    softmax<true>(stage, first, factor, s);
                 }
-                ptx::wgmma_wait<0>();
-                ptx::pin(t_);
-                if (stage_before >= 0) release(value_empty(stage_before));
-                pack(stage, p);
+                first = false;
+                CLARY_UNROLL
+                for (int r = 0; r < 2; ++r) flush_[r] = weight_[r] * value_scale;
                 take_turn();
-                stage_before = stage;
-                const float value_scale = scales.value;
                 if (!more) {
-                    flush(value_scale);
                     multiply_values(stage);
                     break;
                 }
-                multiply_keys(ring_.stage, s);
-                scales = scales_of(work.tile + next);
-                flush(value_scale);
+                multiply_keys(ring_.stage(), s);
                 multiply_values(stage);
                 end_turn();
-                tile = next;
+                tile = work.range.after(tile);
             }
             end_turn();
             ptx::wgmma_wait<0>();
             ptx::pin(t_);
-            release(value_empty(stage_before));
-            flush(0);
+            release(value_empty(ring_.stage_before()));
+            CLARY_UNROLL
+            for (int i = 0; i < kD / 2; ++i) flush(i);
         }
         finish(work);
     }
     // Warpgroups issue products one after the other, so that one multiplies while another makes P.
-    CLARY_DEVICE static void take_turn() {
-        if constexpr (c.ping_pong) ptx::named_sync(kTurnBarrier + group_of_thread(), 256);
+    CLARY_DEVICE void take_turn() const {
+        if constexpr (c.ping_pong) ptx::named_sync(kTurnBarrier + group_, 256);
     }
-    CLARY_DEVICE static void end_turn() {
+    CLARY_DEVICE void end_turn() const {
         if constexpr (c.ping_pong)
-            ptx::named_arrive(kTurnBarrier + (group_of_thread() + 1) % c.warpgroups, 256);
+            ptx::named_arrive(kTurnBarrier + (group_ + 1) % c.warpgroups, 256);
     }
     // By every warp.
     CLARY_DEVICE static void release(uint32_t barrier) {
@@ -395,33 +408,37 @@ class Attention {
 
     // -- products --
     CLARY_DEVICE void multiply_keys(int stage, int32_t (&s)[kTileK / 2]) const {
-        uint32_t query = shared() + kQueriesAt + queries_.stage * kQueryBytes +
-                         static_cast<uint32_t>(group_of_thread() * kGroupRows * kD);
-        asm volatile("" : "+r"(query));  // else five descriptors are kept in registers
-        const uint64_t q = ptx::matrix<kD>(query), k = ptx::matrix<kD>(shared() + kKeysAt + stage * kKeyBytes);
+        const ptx::Matrix q = ptx::matrix<kD>(opaque(shared() + kQueriesAt) + queries_.stage() * kQueryBytes +
+                                              group_ * kGroupRows * kD),
+                          k = ptx::matrix<kD>(opaque(shared() + kKeysAt) + stage * kKeyBytes);
         ptx::wgmma_fence();
         if constexpr (c.key_bias) {
-            const uint64_t digits = ptx::matrix<32>(shared() + kDigitsAt + stage * kDigitBytes);
-            uint32_t repeats = shared() + kRepeatsAt + queries_.stage * kRepeatBytes +
-                               static_cast<uint32_t>(group_of_thread() * kGroupRows * numerics::kDigitColumns);
-            asm volatile("" : "+r"(repeats));
-            ptx::multiply_s8<false>(s, ptx::matrix<32>(repeats), digits);
+            const ptx::Matrix repeats =
+                ptx::matrix<32>(opaque(shared() + kRepeatsAt) + queries_.stage() * kRepeatBytes +
+                                group_ * kGroupRows * numerics::kDigitColumns);
+            ptx::multiply_s8<false>(s, repeats,
+                                    ptx::matrix<32>(opaque(shared() + kDigitsAt) + stage * kDigitBytes));
         } else {
             ptx::multiply_s8<false>(s, q, k);
         }
         CLARY_UNROLL
-        for (int d = c.key_bias ? 0 : 1; d < kD / 32; ++d) ptx::multiply_s8<true>(s, q + 2 * d, k + 2 * d);
+        for (int d = c.key_bias ? 0 : 1; d < kD / 32; ++d) ptx::multiply_s8<true>(s, q + 32 * d, k + 32 * d);
         ptx::wgmma_commit();
     }
     CLARY_DEVICE void multiply_values(int stage) {
-        const uint64_t v = ptx::matrix<kTileK>(shared() + kValuesAt + stage * kValueBytes);
+        const ptx::Matrix v = ptx::matrix<kTileK>(opaque(shared() + kValuesAt) + stage * kValueBytes);
         CLARY_UNROLL
         for (int k = 0; k < kTileK / 32; ++k) ptx::pin(p8_[k]);
         ptx::wgmma_fence();
         ptx::multiply_u8<false>(t_, p8_[0], v);
         CLARY_UNROLL
-        for (int k = 1; k < kTileK / 32; ++k) ptx::multiply_u8<true>(t_, p8_[k], v + 2 * k);
+        for (int k = 1; k < kTileK / 32; ++k) ptx::multiply_u8<true>(t_, p8_[k], v + 32 * k);
         ptx::wgmma_commit();
+    }
+    // Computed anew each time: else descriptors would be kept in registers.
+    CLARY_DEVICE static uint32_t opaque(uint32_t x) {
+        asm volatile("" : "+r"(x));
+        return x;
     }
 
     // Rows whose repeat is 0 have no digits in S (see gpu/attention/attention_kernel.h): their bias joins it here.
@@ -458,56 +475,65 @@ class Attention {
     }
 
     // -- online softmax: S becomes P, not yet rounded --
+    struct Factors {
+        float of[2][2], base;  // base 2 per unit of S; the tile's base
+    };
+    // V's scale is returned.
+    CLARY_DEVICE float factors(int stage, Factors& factor) const {
+        const gpu::SharedAddress scales = scales_at(stage);
+        CLARY_UNROLL
+        for (uint32_t g = 0; g < 2; ++g) {
+            const float key = T::load<float>(scales + 16 * g + static_cast<uint32_t>(T::lane() % 4 * 4));
+            factor.of[0][g] = row(0).factor * key;
+            factor.of[1][g] = row(1).factor * key;
+        }
+        factor.base = T::load<float>(scales + offsetof(TileScales, base));
+        return T::load<float>(scales + offsetof(TileScales, value));
+    }
     template <bool masked>
-    CLARY_DEVICE void softmax(const TileScales& scales, const int32_t (&s)[kTileK / 2], float (&p)[kTileK / 2]) {
-        float factor[2][2], shift[2], rescale[2];
-        bool moves = false;
+    CLARY_DEVICE void softmax(int stage, bool first, const Factors& factor, const int32_t (&s)[kTileK / 2]) {
+        float top[2], shift[2], rise[2];
+        int32_t high[2][2];
+        CLARY_UNROLL
+        for (int r = 0; r < 2; ++r) high[r][0] = high[r][1] = kMasked;
+        CLARY_UNROLL
+        for (int i = 0; i < kTileK / 2; i += 2) {
+            int32_t& h = high[i / 2 % 2][i / 32];
+            h = max(max(h, s[i]), s[i + 1]);
+        }
         CLARY_UNROLL
         for (int r = 0; r < 2; ++r) {
-            const float row_factor = row(r).factor;
-            float top = -kInfinity;
+            float x[2];
             CLARY_UNROLL
             for (int g = 0; g < 2; ++g) {
-                factor[r][g] = row_factor * scales.key[g];
-                int32_t high = kMasked;
-                CLARY_UNROLL
-                for (int n = 8 * g; n < 8 * g + 8; ++n)
-                    high = max(max(high, s[4 * n + 2 * r]), s[4 * n + 2 * r + 1]);
-                const float x = static_cast<float>(high) * factor[r][g];
-                top = T::max(top, masked && high == kMasked ? -kInfinity : x);
+                x[g] = static_cast<float>(high[r][g]) * factor.of[r][g];
+                if (masked && high[r][g] == kMasked) x[g] = -kInfinity;
             }
-            top = T::row_max(top);
-            const bool seen = !masked || top != -kInfinity;
-            const float lift = top + scales.base, before = reference_[r];
-            const bool first = seen && before == -kInfinity;
-            const bool jump = seen && lift - before > numerics::kReferenceSlack;
-            reference_[r] = first || jump ? lift : before;
-            rescale[r] = jump && !first ? T::exp2(before - lift) : 1.0f;
-            moves = moves || (jump && !first);
-            weight_[r] = seen ? T::exp2(lift - reference_[r]) : 0.0f;
-            shift[r] = kPLog2Top - (seen ? top : 0.0f);
+            top[r] = T::max(x[0], x[1]);
         }
-        if (T::any(moves)) rescale_rows(rescale);
         CLARY_UNROLL
-        for (int i = 0; i < kTileK / 2; ++i) {
-            const int r = i / 2 % 2, g = i / 32;
-            const float e = T::exp2(T::fma(static_cast<float>(s[i]), factor[r][g], shift[r]));
-            p[i] = masked && s[i] == kMasked ? 0.0f : e;
+        for (int lanes = 1; lanes <= 2; lanes *= 2) {
+            const float other[2] = {T::shuffle_xor(top[0], lanes), T::shuffle_xor(top[1], lanes)};
+            top[0] = T::max(top[0], other[0]);
+            top[1] = T::max(top[1], other[1]);
         }
-    }
-    CLARY_DEVICE void rescale_rows(const float (&rescale)[2]) {
         CLARY_UNROLL
         for (int r = 0; r < 2; ++r) {
-            sum_[r] *= rescale[r];
-            exact_sum_[r] *= rescale[r];
-            flush_[r] *= rescale[r];
+            shift[r] = kPLog2Top - top[r];
+            rise[r] = top[r] + factor.base - reference_[r];
         }
-        CLARY_UNROLL
-        for (int i = 0; i < kD / 2; ++i) out_[i] *= rescale[i / 2 % 2];
-    }
-
-    // P to bytes, in the order of V's keys, and its row sums.
-    CLARY_DEVICE void pack(int stage, const float (&p)[kTileK / 2]) {
+        // (Not so: a first tile, a rise by more than the slack, NaN, or no key seen before either.)
+        const bool usual = rise[0] <= numerics::kReferenceSlack && rise[1] <= numerics::kReferenceSlack;
+        if (T::any(!usual)) {
+            CLARY_UNROLL
+            for (int r = 0; r < 2; ++r) rise[r] = move_reference(r, top[r], factor.base);
+        }
+        weight_[0] = T::exp2(rise[0]);
+        weight_[1] = T::exp2(rise[1]);
+        // T of the tile before joins O, and P's registers are free.
+        ptx::wgmma_wait<0>();
+        ptx::pin(t_);
+        if (!first) release(value_empty(stage == 0 ? c.stages - 1 : stage - 1));
         int32_t whole[2] = {0, 0};
         float exact[2] = {0, 0};
         CLARY_UNROLL
@@ -518,15 +544,26 @@ class Attention {
                                                                static_cast<uint32_t>(16 * run + T::lane() % 4 * 4)});
             CLARY_UNROLL
             for (int r = 0; r < 2; ++r) {
-                const int i = 8 * run + 2 * r;
-                const float e[4] = {p[i], p[i + 1], p[i + 4], p[i + 5]};
-                p8_[run / 2][run % 2 * 2 + r] = T::pack4<gpu::Element::kU8>(e[0], e[1], e[2], e[3]);
-                whole[r] = T::dot4(p8_[run / 2][run % 2 * 2 + r], weights, whole[r]);
-                if constexpr (c.want_lse)
+                float e[4];
+                CLARY_UNROLL
+                for (int j = 0; j < 4; ++j) {
+                    const int i = 8 * run + 2 * r + j % 2 + j / 2 * 4;
+                    e[j] = T::exp2(T::fma(static_cast<float>(s[i]), factor.of[r][run / 4], shift[r]));
+                    if (masked && s[i] == kMasked) e[j] = 0;
+                }
+                uint32_t& word = p8_[run / 2][run % 2 * 2 + r];
+                word = T::pack4<gpu::Element::kU8>(e[0], e[1], e[2], e[3]);
+                whole[r] = T::dot4(word, weights, whole[r]);
+                if constexpr (c.want_lse) {
                     CLARY_UNROLL
-                for (int j = 0; j < 4; ++j)
-                    exact[r] = T::fma(e[j], static_cast<float>(weights >> (8 * j) & 255u), exact[r]);
+                    for (int j = 0; j < 4; ++j)
+                        exact[r] = T::fma(e[j], static_cast<float>(weights >> (8 * j) & 255u), exact[r]);
+                }
             }
+            CLARY_UNROLL
+            for (int i = 0; i < kD / 16; ++i) flush(run * (kD / 16) + i);
+            if constexpr (c.pairs > 0)
+                if ((run + 1) % c.pairs == 0) T::wave_sync();
         }
         constexpr float kUnit = 1.0f / numerics::kWeightUnit;
         CLARY_UNROLL
@@ -535,14 +572,29 @@ class Attention {
             if constexpr (c.want_lse) exact_sum_[r] = T::fma(exact[r] * kUnit, weight_[r], exact_sum_[r]);
         }
     }
-
-    // O += float(T) c. The next T's c is the weight of P times V's scale.
-    CLARY_DEVICE void flush(float value_scale) {
-        CLARY_UNROLL
-        for (int i = 0; i < kD / 2; ++i) out_[i] = T::fma(static_cast<float>(t_[i]), flush_[i / 2 % 2], out_[i]);
-        CLARY_UNROLL
-        for (int r = 0; r < 2; ++r) flush_[r] = weight_[r] * value_scale;
+    // R moves to a first tile, and where the maximum lies far above it. How far above R the maximum lies then.
+    CLARY_DEVICE float move_reference(int r, float top, float base) {
+        const float lift = top + base, before = reference_[r];
+        if (top == -kInfinity) return -kInfinity;  // no key seen
+        const bool first = before == -kInfinity, jump = lift - before > numerics::kReferenceSlack;
+        if (!first && !jump) return lift - before;
+        reference_[r] = lift;
+        if (!first) {
+            const float rescale = T::exp2(before - lift);
+            sum_[r] *= rescale;
+            exact_sum_[r] *= rescale;
+            flush_[r] *= rescale;
+            CLARY_UNROLL
+            for (int i = 2 * r; i < kD / 2; i += 4) {
+                out_[i] *= rescale;
+                out_[i + 1] *= rescale;
+            }
+        }
+        return lift - lift;  // 0, or NaN
     }
+
+    // O += float(T) c
+    CLARY_DEVICE void flush(int i) { out_[i] = T::fma(static_cast<float>(t_[i]), flush_[i / 2 % 2], out_[i]); }
 
     // -- results --
     CLARY_DEVICE void finish(const Work& work) {
@@ -567,7 +619,7 @@ class Attention {
         const gpu::SharedAddress scratch{kOutputAt + static_cast<uint32_t>(T::wave() * Output::kBytes)};
         T::wave_sync();
         Output::store(out, scratch, desc.out, static_cast<int>(desc.head_dim_v), work.rows - first, [&](int row) {
-            const RowConstants& at = row_constants(queries_.stage, first + row);
+            const RowConstants& at = row_constants(queries_.stage(), first + row);
             return work.b * desc.out.batch_stride + at.head * desc.out.head_stride +
                    (work.q_begin + at.query) * desc.out.token_stride;
         });
@@ -599,6 +651,7 @@ class Attention {
 
     const Params& params_;
     const gpu::AttentionParams& p_;
+    const int group_;      // warpgroup of the thread
     Ring<c.stages> ring_;  // K and V of a tile
     Ring<2> queries_;
 
@@ -608,7 +661,6 @@ class Attention {
     float flush_[2];      // c times V's scale of the tile whose T is made
     float sum_[2];        // the lane's part of l, in units of kPTop 2^R
     float exact_sum_[2];  // the same of P before rounding, for the LSE
-    bool loud_ = false;   // some row of the warp has repeat 0
 
     uint32_t p8_[kTileK / 32][4];  // P
     int32_t t_[kD / 2];          // T
