@@ -94,7 +94,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 def active(q: torch.Tensor) -> bool:
     """Whether a call must go through the dispatcher: somebody traces, or q only pretends to hold data."""
-    return compiling() or type(q) not in _PLAIN or _modes() > 0 or _jit_state() is not None
+    return compiling() or type(q) not in _PLAIN or q.is_meta or _modes() > 0 or _jit_state() is not None
 
 
 def call_attention(options: Options, arrays: dict[str, Any], return_lse: bool) -> tuple[torch.Tensor, torch.Tensor]:
