@@ -37,6 +37,7 @@ class NumpyFamily:
     """numpy.ndarray; bfloat16 comes from ml_dtypes."""
 
     name = "numpy.ndarray"
+    may_be_lazy = False
 
     @staticmethod
     def facts(a: Any) -> tuple:
@@ -83,6 +84,7 @@ class TorchFamily:
     """torch.Tensor of any version from 2.0 on."""
 
     name = "torch.Tensor"
+    may_be_lazy = True  # the imaginary part of a conjugated tensor holds the opposite of its memory: Tensor.is_neg()
 
     def __init__(self, torch: Any):
         self.torch = torch

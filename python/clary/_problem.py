@@ -19,6 +19,7 @@ from .errors import InvalidArgument
 INPUTS = ("q", "k", "v", "mask", "kv_lengths", "alibi_slopes", "sinks", "causal_offsets", "cu_seqlens_q", "cu_seqlens_k",
           "block_table", "c_k", "c_q", "q_base")  # fmt: skip
 RESULTS = ("out", "lse")
+_WRITTEN = (*RESULTS, "out_a", "lse_a")
 #: Byte offset of each tensor's data pointer.
 _DATA = {name: getattr(_structs.Params, name).offset for name in INPUTS + RESULTS}
 _CONTEXT, _STREAM, _WORKSPACE = (getattr(_structs.Params, name).offset for name in ("context", "stream", "workspace"))
@@ -230,4 +231,10 @@ def gather(arrays: dict[str, Any]) -> Any:
             family, kind, first = found, type(array), name
         elif found is not family:
             raise TypeError(f"{name}: a {found.name}, but {first} is a {family.name}; allowed: the same kind")
+    if family.may_be_lazy:
+        for name, array in arrays.items():
+            if array.is_neg():
+                if name in _WRITTEN:
+                    raise InvalidArgument(f"{name}: a view that negates; allowed: a tensor as it lies in memory")
+                arrays[name] = array.resolve_neg()
     return family

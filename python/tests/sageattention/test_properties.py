@@ -225,3 +225,10 @@ def test_23_determinism(device):
         first = getattr(sageattention, name)(q, k, v)
         assert all(torch.equal(first, getattr(sageattention, name)(q, k, v)) for _ in range(19))
         assert torch.equal(first[:1], getattr(sageattention, name)(q[:1], k[:1], v[:1]))  # whatever the neighbours are
+
+
+def test_18_views_that_negate(device):
+    """The imaginary part of a conjugate holds the opposite of what lies in memory."""
+    parts = [torch.randn(1, 2, 100, 64, dtype=torch.complex64, device=device).conj().imag for _ in range(3)]
+    assert all(x.is_neg() for x in parts)
+    assert torch.equal(sageattn(*parts), sageattn(*(x.resolve_neg() for x in parts)))
