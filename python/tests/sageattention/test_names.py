@@ -4,6 +4,7 @@
 import importlib.metadata
 import importlib.util
 import inspect
+import os
 import subprocess
 import sys
 
@@ -29,6 +30,13 @@ SIGNATURES = {  # upstream's parameters after q, k, v, with their defaults
 }
 
 
+def python(code, **environment):
+    """Runs code in a new interpreter, without programs to call."""
+    kept = {name: os.environ[name] for name in ("PYTHONPATH", "CLARY_LIBRARY") if name in os.environ}
+    environment = {**kept, "PATH": "/nowhere", **environment}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+
+
 def test_01_all_names_in_one_statement():
     from sageattention.core import sageattn_qk_int8_pv_fp16_maca  # noqa: F401
     from sageattn3 import sageattn3_blackwell  # noqa: F401
@@ -51,8 +59,7 @@ sys.modules["torch"] = sys.modules["triton"] = None
 import sageattention, sageattn3
 print(sageattention.__version__)
 """
-    environment = {"PATH": "/nowhere", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    done = python(code, CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == sageattention.__version__
 
@@ -84,9 +91,7 @@ def test_03_upstreams_parameters_come_first(name):
 def test_04_p5_a_library_that_does_not_load_is_an_import_error(tmp_path):
     broken = tmp_path / "libclary.so"
     broken.write_bytes(b"not a library")
-    code = "import sageattention"
-    environment = {"CLARY_LIBRARY": str(broken), "PATH": "/nowhere"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    done = python("import sageattention", CLARY_LIBRARY=str(broken))
     assert done.returncode == 1
     assert "ImportError" in done.stderr and "libclary.so" in done.stderr
 
