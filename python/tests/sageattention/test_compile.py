@@ -9,6 +9,7 @@ import sageattention
 from sageattention import sageattn, sageattn_varlen
 from sageattn3 import sageattn3_blackwell
 
+pytestmark = pytest.mark.recent_torch
 FUNCTIONS = [getattr(sageattention, name) for name in sageattention.__all__ if name.startswith("sageattn_qk")]
 FUNCTIONS += [sageattn, sageattn3_blackwell]
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """FastVideo: point 11, strides of results, also of SageAttention3's under torch.compile."""
 
+import pytest
 import torch
 from attention import close, exact, make
 from sageattn3 import sageattn3_blackwell
@@ -15,6 +16,7 @@ def test_11_strides_of_a_contiguous_q(device):
     close(out, exact(q, k, v, layout="NHD")[0])
 
 
+@pytest.mark.recent_torch
 def test_11_sage3_compiled(device):
     def block(q, k, v):
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))

@@ -37,6 +37,7 @@ def _template():
     return _templated_ring_attention
 
 
+@pytest.mark.recent_torch
 @pytest.mark.parametrize("causal", [False, True])
 def test_10_pytorchs_ring_over_two_processes(tmp_path, causal):
     results = run_ranks(ring_rank, 2, tmp_path, causal)

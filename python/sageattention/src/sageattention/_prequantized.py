@@ -32,7 +32,9 @@ def rows_of(codes: torch.Tensor, scale: torch.Tensor, groups: Groups, name: str)
 
 def values_of(v: torch.Tensor, scale: torch.Tensor | None, tensor_layout: str, length: int) -> torch.Tensor:
     """V [batch, kv_heads, length, head_dim] of what `per_channel_fp8` made; 16-bit V as it is."""
-    if v.dtype != torch.float8_e4m3fn:
+    if not v.is_floating_point():
+        raise ValueError(f"value: dtype {v.dtype}; allowed: float16, bfloat16, float8_e4m3fn")
+    if v.element_size() > 1:
         return heads_first(v, tensor_layout)
     rows = heads_first(v, tensor_layout).float()  # [batch, kv_heads, head_dim, padded]
     if rows.shape[-1] < length:

@@ -137,6 +137,11 @@ def per_channel_fp8(
     Returns (v_fp8 [batch, kv_heads, head_dim, padded], or "NHD": [batch, head_dim, kv_heads, padded]; the scales fp32
     [batch, kv_heads, head_dim] = largest magnitude / scale_max; the means fp32 [batch, kv_heads, head_dim], or None).
     """
+    e4m3 = getattr(torch, "float8_e4m3fn", None)
+    if e4m3 is None:
+        raise NotImplementedError(
+            f"per_channel_fp8: PyTorch {torch.__version__} has no float8_e4m3fn; allowed: 2.1 or newer"
+        )
     rows = heads_first(v, tensor_layout).float().transpose(2, 3)  # [batch, kv_heads, head_dim, kv_len]
     mean = rows.mean(-1) if smooth_v else None
     if mean is not None:
@@ -146,5 +151,5 @@ def per_channel_fp8(
     )
     rows = torch.nn.functional.pad(rows / scale[..., None], (0, -rows.shape[-1] % 64))
     order = torch.tensor(_V_ORDER, device=v.device)
-    codes = rows.unflatten(-1, (-1, 16))[..., order].flatten(-2).clamp(-_FP8_MAX, _FP8_MAX).to(torch.float8_e4m3fn)
+    codes = rows.unflatten(-1, (-1, 16))[..., order].flatten(-2).clamp(-_FP8_MAX, _FP8_MAX).to(e4m3)
     return (codes if tensor_layout == "HND" else codes.transpose(1, 2)).contiguous(), scale, mean
