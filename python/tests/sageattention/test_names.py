@@ -5,8 +5,10 @@ import importlib.metadata
 import importlib.util
 import inspect
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -94,6 +96,12 @@ def test_04_p5_a_library_that_does_not_load_is_an_import_error(tmp_path):
     done = python("import sageattention", CLARY_LIBRARY=str(broken))
     assert done.returncode == 1
     assert "ImportError" in done.stderr and "libclary.so" in done.stderr
+
+
+def test_the_documents_example_runs():
+    text = (Path(__file__).parents[3] / "docs" / "sageattention.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    exec(example, {})
 
 
 def test_p8_version_is_unique_per_build():
