@@ -9,8 +9,10 @@ from .core import _dense
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import Unpack
 
-    from .core import Host, Result
+    from ._hosts import HostKeywords
+    from .core import Result
 
 
 def sageattn3_blackwell(
@@ -24,7 +26,7 @@ def sageattn3_blackwell(
     sm_scale: float | None = None,
     return_lse: bool = False,
     recipe: str | None = None,
-    **host: Host,
+    **host: Unpack[HostKeywords],
 ) -> Result:
     """FP4 attention: q [batch, q_heads, q_len, head_dim], k, v [batch, kv_heads, kv_len, head_dim] -> contiguous, like
     q.

@@ -6,14 +6,15 @@ A table of scales is fp32 [batch, heads, groups]; `index[i]` is the group of row
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 
 PER_WARP, PER_THREAD = 2, 3  # upstream's codes of a granularity; anything else is per block
 
 
-class Groups(NamedTuple):
+@dataclass(frozen=True)
+class Groups:
     index: torch.Tensor  # int64 [length]
     count: int
 

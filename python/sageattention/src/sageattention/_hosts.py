@@ -6,6 +6,7 @@ refused where it asks for what these functions cannot do; any other is a TypeErr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ class HostKeywords(TypedDict, total=False):
     softcap: float  # 0
     alibi_slopes: torch.Tensor | None  # None
     return_softmax: bool  # False
-    attn_mask: None  # None: only for packed sequences, which have no masks; elsewhere it is a parameter
 
 
 class Softmax(NamedTuple):
@@ -44,14 +44,13 @@ _REFUSED = {
     "softcap": ("0", "no recipe has it"),
     "alibi_slopes": ("None", "clary.attention has alibi_slopes="),
     "return_softmax": ("False", "the softmax is never materialised"),
-    "attn_mask": ("None", "packed sequences have no masks"),
 }
 
 
 def _is_trivial(name: str, value: Any) -> bool:
     if value is None:
         return True
-    if name in ("alibi_slopes", "attn_mask"):
+    if name == "alibi_slopes":
         return False
     if name == "window_size":
         return isinstance(value, (tuple, list)) and all(w == -1 for w in value)
@@ -72,7 +71,7 @@ def _parse_causal(function: str, is_causal: Any, causal: Any) -> bool | str:
     return "top_left"
 
 
-def _parse_scale(function: str, sm_scale: Any, host: dict[str, Any]) -> float | None:
+def _parse_scale(function: str, sm_scale: Any, host: Mapping[str, Any]) -> float | None:
     found, source = sm_scale, "sm_scale"
     for name in _SCALES:
         value = host.get(name)
@@ -86,7 +85,7 @@ def _parse_scale(function: str, sm_scale: Any, host: dict[str, Any]) -> float | 
     return found
 
 
-def parse(function: str, is_causal: Any, sm_scale: Any, host: dict[str, Any]) -> Softmax:
+def parse(function: str, is_causal: Any, sm_scale: Any, host: Mapping[str, Any]) -> Softmax:
     """Raises TypeError for a keyword that nobody knows and ValueError for a value that cannot be honoured."""
     for name, value in host.items():
         if name in _REFUSED:

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Unpack
 
-    Host = Unpack[_hosts.HostKeywords]
+    from ._hosts import HostKeywords
+
     Result = Union[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]
 
 LAYOUTS = {"HND": "hnd", "NHD": "nhd"}
@@ -52,7 +53,7 @@ def sageattn(
     smooth_k: bool = True,
     smooth_v: bool = False,
     recipe: str | None = None,
-    **host: Host,
+    **host: Unpack[HostKeywords],
 ) -> Result:
     """Attention by the most accurate of the fastest recipes of the device: Clary's "auto"."""
     return _dense(
@@ -83,7 +84,7 @@ def sageattn_qk_int8_pv_fp16_triton(
     return_lse: bool = False,
     *,
     recipe: str | None = None,
-    **host: Host,
+    **host: Unpack[HostKeywords],
 ) -> Result:
     """INT8 scores, FP16 P and V. quantization_backend: "triton" or "cuda", the same here."""
     name = "sageattn_qk_int8_pv_fp16_triton"
@@ -108,7 +109,7 @@ def sageattn_qk_int8_pv_fp16_cuda(
     *,
     attn_mask: torch.Tensor | None = None,
     recipe: str | None = None,
-    **host: Host,
+    **host: Unpack[HostKeywords],
 ) -> Result:
     """INT8 scores, FP16 P and V, sums in fp32 whatever `pv_accum_dtype` ("fp32", "fp16", "fp16+fp32") asks for."""
     name = "sageattn_qk_int8_pv_fp16_cuda"
@@ -135,7 +136,7 @@ def sageattn_qk_int8_pv_fp16_maca(
     *,
     attn_mask: torch.Tensor | None = None,
     recipe: str | None = None,
-    **host: Host,
+    **host: Unpack[HostKeywords],
 ) -> Result:
     """INT8 scores, FP16 P and V, by the name of MetaX's port; pv_accum_dtype "fp32", "fp16", "fp16+fp16": sums in
     fp32."""
@@ -163,7 +164,7 @@ def sageattn_qk_int8_pv_fp8_cuda(
     *,
     attn_mask: torch.Tensor | None = None,
     recipe: str | None = None,
-    **host: Host,
+    **host: Unpack[HostKeywords],
 ) -> Result:
     """INT8 scores, FP8 P and V. pv_accum_dtype: "fp32", "fp32+fp32", "fp32+fp16"; the sums end in fp32."""
     name = "sageattn_qk_int8_pv_fp8_cuda"
@@ -188,7 +189,7 @@ def sageattn_qk_int8_pv_fp8_cuda_sm90(
     *,
     attn_mask: torch.Tensor | None = None,
     recipe: str | None = None,
-    **host: Host,
+    **host: Unpack[HostKeywords],
 ) -> Result:
     """INT8 scores, FP8 P and V. pv_accum_dtype: "fp32+fp32"; "fp32" is a NotImplementedError, as upstream."""
     name = "sageattn_qk_int8_pv_fp8_cuda_sm90"
@@ -214,9 +215,10 @@ def sageattn_varlen(
     smooth_k: bool = True,
     *,
     tensor_layout: str = "NHD",
+    attn_mask: None = None,
     return_lse: bool = False,
     recipe: str | None = None,
-    **host: Host,
+    **host: Unpack[HostKeywords],
 ) -> Result:
     """Attention within packed sequences: q [tokens, q_heads, head_dim], k and v [kv_tokens, kv_heads, head_dim].
 
@@ -225,6 +227,8 @@ def sageattn_varlen(
     [q_heads, tokens]."""
     name = "sageattn_varlen"
     _one_of(name, "tensor_layout", tensor_layout, ("NHD",), ValueError)
+    if attn_mask is not None:
+        raise ValueError(f"{name}: attn_mask: a mask; allowed: None (packed sequences have no masks)")
     softmax = _hosts.parse(name, is_causal, sm_scale, host)
     _check_tensors(name, q, k, v)
     return clary.attention_varlen(
@@ -269,7 +273,7 @@ def _dense(
     k: torch.Tensor,
     v: torch.Tensor,
     tensor_layout: str,
-    asked: tuple[Any, Any, dict[str, Any]],  # is_causal, sm_scale, keywords of hosts
+    asked: tuple[Any, Any, HostKeywords],  # is_causal, sm_scale, keywords of hosts
     attn_mask: torch.Tensor | None,
     smooth_v: bool,
     recipe: str | None,
