@@ -11,7 +11,7 @@ Each row is one forward pass inside `clary.sdpa(recipe)`, compared with one of P
 
 Recipes without a CPU kernel run as their oracle, a slow program (seconds per layer) with the same quantization decisions.
 
-    compare_recipes.py                                     # the recipes that have a CPU kernel, about a minute
+    compare_recipes.py                                     # the recipes that have a CPU kernel, a minute or two
     compare_recipes.py --recipe all --docs docs/llm.md     # everything, and the table into the page
     compare_recipes.py --recipe int8_int8,int8_fp8:sage2 --check
 """
@@ -76,12 +76,13 @@ def backend_of(recipe: str) -> str:
 
 
 def every_recipe(with_kernel: bool) -> list[str]:
-    """Each name with each preset that it has; `with_kernel`: quantized ones that have a CPU kernel."""
+    """Each name with each preset that it has (formats without quantization: one); `with_kernel`: those of the CPU."""
     found = []
     for name, backends in clary.recipes().items():
         if with_kernel and "cpu" not in backends:
             continue
-        for preset in PRESETS:
+        quantized = name.startswith(("int", "fp4"))
+        for preset in PRESETS if quantized else PRESETS[:1]:
             try:
                 backend_of(f"{name}:{preset}")
             except clary.InvalidArgument:
