@@ -41,7 +41,7 @@ def _say_first_time(text: str) -> None:
 
 
 @_constant_in_graphs
-def _say_once(text: str) -> None:
+def say_once(text: str) -> None:
     _say_first_time(text)
 
 
@@ -51,10 +51,10 @@ def choose(function: str, format_name: str, device_type: str, head_dim: int, smo
     None: exact attention, for which the device has no kernel.
     """
     if head_dim > MAX_QUANTIZED_HEAD_DIM:
-        _say_once(f"{function}: head_dim is above {MAX_QUANTIZED_HEAD_DIM}: exact attention runs instead")
+        say_once(f"{function}: head_dim is above {MAX_QUANTIZED_HEAD_DIM}: exact attention runs instead")
         return "auto" if _has("fp32_fp32", device_type) else None
     if format_name != DEFAULT and not _has(format_name, device_type):
-        _say_once(
+        say_once(
             f"{function}: no {format_name} kernel for {device_type} tensors: {DEFAULT}:accurate, which is more "
             "accurate, runs instead"
         )

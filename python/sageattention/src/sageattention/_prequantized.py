@@ -48,6 +48,10 @@ def attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, mask: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Exact attention; all heads first. (output in q's type, lse natural)."""
+    _formats.say_once(
+        "tensors that a host quantized are multiplied out and exact attention runs, slower and with more memory than "
+        "sageattn() on the tensors themselves"
+    )
     recipe = "fp16_fp16" if "fp16_fp16" in _formats.formats_of(q.device.type) else "fp32_fp32"
     return clary.attention(
         q,
