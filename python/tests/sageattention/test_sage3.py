@@ -37,6 +37,11 @@ def test_14_mask_scale_and_head_dim_are_honoured(device):
     close(out, exact(q, k, v, scale=0.3, mask=mask)[0])
 
 
+def test_14_layout_by_keyword(device):
+    q, k, v = make(1, 2, device=device, layout="NHD")
+    close(sageattn3_blackwell(q, k, v, tensor_layout="NHD"), exact(q, k, v, layout="NHD")[0])
+
+
 def test_14_unknown_keywords(device):
     with pytest.raises(TypeError, match="no_such"):
         sageattn3_blackwell(*make(device=device), no_such=1)

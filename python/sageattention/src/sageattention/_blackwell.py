@@ -23,6 +23,7 @@ def sageattn3_blackwell(
     is_causal: bool = False,
     per_block_mean: bool = True,
     *,
+    tensor_layout: str = "HND",
     sm_scale: float | None = None,
     return_lse: bool = False,
     recipe: str | None = None,
@@ -37,4 +38,4 @@ def sageattn3_blackwell(
     name = "sageattn3_blackwell"
     if per_block_mean not in (True, False):
         raise ValueError(f"{name}: per_block_mean: {per_block_mean!r}; allowed: True, False")
-    return _dense(name, "fp4_fp4", q, k, v, "HND", (is_causal, sm_scale, host), attn_mask, False, recipe, return_lse)
+    return _dense(name, "fp4_fp4", q, k, v, tensor_layout, (is_causal, sm_scale, host), attn_mask, False, recipe, return_lse)
