@@ -29,8 +29,7 @@ def sageattn3_blackwell(
     recipe: str | None = None,
     **host: Unpack[HostKeywords],
 ) -> Result:
-    """FP4 attention: q [batch, q_heads, q_len, head_dim], k, v [batch, kv_heads, kv_len, head_dim] -> contiguous, like
-    q.
+    """FP4 attention: tensors and result as in `sageattention.core`.
 
     Unlike upstream's it leaves k as it is, honours the mask and the scale, and takes grouped heads and any head_dim.
     per_block_mean: a request (the recipe smooths Q per block).
@@ -38,4 +37,6 @@ def sageattn3_blackwell(
     name = "sageattn3_blackwell"
     if per_block_mean not in (True, False):
         raise ValueError(f"{name}: per_block_mean: {per_block_mean!r}; allowed: True, False")
-    return _dense(name, "fp4_fp4", q, k, v, tensor_layout, (is_causal, sm_scale, host), attn_mask, False, recipe, return_lse)
+    return _dense(
+        name, "fp4_fp4", q, k, v, tensor_layout, (is_causal, sm_scale, host), attn_mask, False, recipe, return_lse
+    )

@@ -2,7 +2,8 @@
 """Keywords that hosts pass beyond SageAttention's own parameters.
 
 SageAttention swallows every keyword it does not know. Here each one that a host is known to pass is honoured, or
-refused where it asks for what these functions cannot do; any other is a TypeError."""
+refused where it asks for what these functions cannot do; any other is a TypeError.
+"""
 
 from __future__ import annotations
 

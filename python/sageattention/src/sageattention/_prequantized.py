@@ -3,7 +3,8 @@
 
 Clary's kernels read a packed format of their own, so codes and scales are multiplied out and the exact path attends:
 right for any length, head dim and mask, but without the speed and memory of an 8-bit kernel. Hosts that want those
-call the one-step functions, or `clary.quantize_kv`."""
+call the one-step functions, or `clary.quantize_kv`.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +113,8 @@ class Kernel:
 
     (query int8, key int8, value, output, query_scale, key_scale, [value_scale], [value_mean], tensor_layout 0 NHD / 1
     HND, is_causal, qk_quant_gran 2 per warp / 3 per thread, sm_scale, return_lse) -> lse fp32 [batch, q_heads, q_len]
-    to base 2, or an empty tensor. Writes `output` in its type."""
+    to base 2, or an empty tensor. Writes `output` in its type.
+    """
 
     def __init__(
         self,

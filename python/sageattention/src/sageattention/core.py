@@ -17,7 +17,8 @@ and those of `HostKeywords`: other names that hosts use. An unknown keyword is a
 `is_causal` aligns the top left corner where lengths differ, as upstream does; "bottom_right" is allowed too.
 `smooth_k`, `smooth_v`, `qk_quant_gran`, `pv_accum_dtype`, `quantization_backend`, `per_block_mean` are requests:
 checked, and never followed to a less accurate result than Clary's own choice. docs/sageattention.md says what each
-comes to."""
+comes to.
+"""
 
 from __future__ import annotations
 
@@ -139,7 +140,8 @@ def sageattn_qk_int8_pv_fp16_maca(
     **host: Unpack[HostKeywords],
 ) -> Result:
     """INT8 scores, FP16 P and V, by the name of MetaX's port; pv_accum_dtype "fp32", "fp16", "fp16+fp16": sums in
-    fp32."""
+    fp32.
+    """
     name = "sageattn_qk_int8_pv_fp16_maca"
     _one_of(name, "qk_quant_type", qk_quant_type, ("int8",), ValueError)
     _one_of(name, "qk_quant_gran", qk_quant_gran, GRANULARITIES, ArgumentError)
@@ -224,7 +226,8 @@ def sageattn_varlen(
 
     cu_seqlens_q, cu_seqlens_k: int32 or int64 [sequences + 1], where each sequence begins, and the end; a sequence may
     be empty. Means for smoothing are each sequence's own. Returns the output like q; with `return_lse` also lse fp32
-    [q_heads, tokens]."""
+    [q_heads, tokens].
+    """
     name = "sageattn_varlen"
     _one_of(name, "tensor_layout", tensor_layout, ("NHD",), ValueError)
     if attn_mask is not None:

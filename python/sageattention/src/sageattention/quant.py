@@ -71,7 +71,8 @@ def per_block_int8(
     ** -0.5).
 
     Returns (q_int8 like q, q_scale [batch, q_heads, ceil(q_len / BLKQ)], k_int8 like k, k_scale [.., ceil(kv_len /
-    BLKK)])."""
+    BLKK)]).
+    """
     q_len, k_len = _lengths(q, k, tensor_layout)
     scale = (q.shape[-1] ** -0.5 if sm_scale is None else sm_scale) * _LOG2E
     q_groups, k_groups = _groups.per_block(q_len, BLKQ, q.device), _groups.per_block(k_len, BLKK, k.device)
