@@ -22,7 +22,7 @@ def patch(model: torch.nn.Module, recipe: Any = "auto", *, policy: str = "exact"
 
         patched = clary.patch(model, {"default": "int8_int8", "layers": {"model.layers.0": "exact"}})
 
-    Models of transformers that have an attention interface (4.48 and newer) get the implementation ``"clary"``, with masks as
+    Models of transformers that can change their attention (``set_attn_implementation``) get the implementation ``"clary"``, with masks as
     for ``"sdpa"``; grouped heads are not repeated, attention sinks work. All others, those of diffusers too, have
     ``scaled_dot_product_attention`` replaced inside them as by :func:`clary.sdpa` with ``model=``, so their processors stay as
     they are. Arguments and attributes of the result: see :func:`clary.sdpa`.
@@ -32,7 +32,8 @@ def patch(model: torch.nn.Module, recipe: Any = "auto", *, policy: str = "exact"
                               "or unet)")  # fmt: skip
     transformers = sys.modules.get("transformers")
     kind = getattr(transformers, "PreTrainedModel", None) if hasattr(transformers, "AttentionInterface") else None
-    if kind is not None and isinstance(model, kind) and getattr(model, "_supports_attention_backend", False):
+    if (kind is not None and isinstance(model, kind) and hasattr(model, "set_attn_implementation")
+            and getattr(model, "_supports_attention_backend", False)):  # fmt: skip
         scope = _TransformersScope(recipe_map(recipe), policy, min_q_len, backend, model)
     else:
         scope = _sdpa.Scope(recipe_map(recipe), policy, min_q_len, backend, model)

@@ -56,13 +56,12 @@ def parse_layout(layout: str) -> str:
 
 def parse_causal(causal: Any, offset: Any, same_length: bool) -> tuple[str, int, Any]:
     """(kind, offset, offsets). `True` is refused where the two corners differ: half of the world means the other one."""
-    offsets = None
     if offset is not None:
         if causal not in (False, True, None, "offset"):
             raise InvalidArgument(f"causal: {causal!r} with causal_offset; allowed: one of the two")
         if isinstance(offset, bool) or not hasattr(offset, "__index__") or getattr(offset, "ndim", 0):
             return "offset", 0, offset
-        return "offset", offset.__index__(), offsets
+        return "offset", offset.__index__(), None
     if causal is True:
         if not same_length:
             raise InvalidArgument(
@@ -103,13 +102,11 @@ def parse_scale(scale: Any) -> float | None:
 
 def fill_tensor(to: _structs.Tensor, name: str, described: tuple, nhd: bool, pointer: int = 0) -> None:
     dtype, device, index, shape, strides = described
-    if len(shape) > _structs.MAX_DIMS:
+    if not 1 <= len(shape) <= _structs.MAX_DIMS:
         raise InvalidArgument(f"{name}: {len(shape)} dimensions; allowed: 1..4")
     if nhd and len(shape) == 4:
         shape, strides = (tuple(s[i] for i in (0, 2, 1, 3)) for s in (shape, strides))
     to.dtype, to.device, to.device_index, to.ndim, to.data = dtype, device, index, len(shape), pointer
-    if not shape:
-        raise InvalidArgument(f"{name}: 0 dimensions; allowed: 1..4")
     to.shape[: len(shape)] = shape
     to.stride[: len(shape)] = strides
 

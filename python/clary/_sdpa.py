@@ -123,8 +123,8 @@ def _remove(scope: Scope) -> None:
         F.scaled_dot_product_attention = _original
 
 
-def _expected_failure(recipe: str, backend: str, device: str, dtype: str, dim: int, dim_v: int) -> str:
-    """Why no kernel takes tensors like these, or ""."""
+@functools.lru_cache(maxsize=None)
+def _find_failure(recipe: str, backend: str, device: str, dtype: str, dim: int, dim_v: int) -> str:
     try:
         found = explain((1, 1, 64, dim), head_dim_v=dim_v, dtype=dtype, device=device, recipe=recipe, backend=backend)
     except Error as error:
@@ -135,18 +135,12 @@ def _expected_failure(recipe: str, backend: str, device: str, dtype: str, dim: i
     return f"{recipe} has no kernel: {reasons[0] if reasons else 'none on this machine'}"
 
 
-_expected_failure = functools.lru_cache(maxsize=None)(_expected_failure)
+def expected_failure(*looks: Any) -> str:
+    """Why no kernel takes tensors like these, or "": recipe, backend, kind of device, dtype, head dims of q and v."""
+    return _find_failure(*looks)
 
 
-def expected_failure(recipe: str, backend: str, q: torch.Tensor, v: torch.Tensor) -> str:
-    return _constant(recipe, backend, q.device.type, str(q.dtype)[6:], int(q.shape[-1]), int(v.shape[-1]))
-
-
-def _constant(*arguments: Any) -> str:
-    return _expected_failure(*arguments)
-
-
-_constant._dynamo_marked_constant = True  # what torch.compiler.assume_constant_result would set: ask while tracing
+expected_failure._dynamo_marked_constant = True  # as torch.compiler.assume_constant_result does: asked while tracing
 
 
 def reason_for_exact(scope: Scope, recipe: str, q: Any, k: Any, v: Any, mask: Any, dropout_p: float) -> str:
@@ -171,7 +165,7 @@ def reason_for_exact(scope: Scope, recipe: str, q: Any, k: Any, v: Any, mask: An
         return f"tensors have {q.dim()} dimensions"
     if q.shape[-2] < scope.min_q_len:
         return f"there are fewer than {scope.min_q_len} queries"
-    return expected_failure(recipe, scope.backend, q, v)
+    return expected_failure(recipe, scope.backend, q.device.type, str(q.dtype)[6:], int(q.shape[-1]), int(v.shape[-1]))
 
 
 def _fits(q: Any, k: Any, v: Any, mask: Any, is_causal: bool, enable_gqa: bool) -> bool:

@@ -184,3 +184,37 @@ def test_subclasses_and_transforms():
     assert torch.equal(clary.attention(q.as_subclass(Tagged), k, v).as_subclass(torch.Tensor), clary.attention(q, k, v))
     with pytest.raises(RuntimeError):
         torch.vmap(clary.attention)(q[None], k[None], v[None])
+
+
+def test_what_a_gpu_call_is_given(monkeypatch):
+    """Stream, workspace and device of a call on CUDA tensors, as the library sees them; here the tensors lie on the CPU."""
+    import ctypes
+
+    from clary import _attention, _problem, _structs
+    from clary._arrays import TorchFamily
+
+    seen = []
+
+    class Library:
+        def clary_attention(self, reference):
+            params = _structs.Params.from_buffer_copy(reference._obj)
+            seen.append((params.q.device, params.q.device_index, params.out.device, params.lse.device, params.stream,
+                         params.workspace_size, params.workspace % 64, params.q.data, params.context))  # fmt: skip
+            return 0
+
+        def clary_workspace_size(self, _, one_shot, size):
+            size._obj.value = 12345 + one_shot
+            return 0
+
+    describe = TorchFamily.describe
+    monkeypatch.setattr(TorchFamily, "describe", staticmethod(
+        lambda name, facts: (describe(name, facts)[0], 1, 3, *describe(name, facts)[3:])))  # fmt: skip
+    monkeypatch.setattr(TorchFamily, "stream", lambda self, like: 0x5EED)
+    monkeypatch.setattr(_problem, "lib", Library())
+    monkeypatch.setattr(_attention, "lib", Library())
+    monkeypatch.setattr(_problem, "_plans", {})
+    q, k, v = qkv("cpu")
+    for _ in range(2):  # a new plan, and the kept one
+        out, lse = clary.attention(q, k, v, return_lse=True)
+    assert seen == [(1, 3, 1, 1, 0x5EED, 12346, 0, q.data_ptr(), None)] * 2
+    assert ctypes.sizeof(_structs.Params) % 8 == 0
