@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What attention computes, for every kind of array; names of tests carry the ids of reported failures (T..)."""
 
+import mmap
+
 import numpy as np
 import pytest
 
@@ -232,6 +234,32 @@ def test_t28_t34_strided_views(arrays, rng):
     turned = [arrays(np.ascontiguousarray(a.swapaxes(2, 3))) for a in (q, k, v)]
     turned = [a.swapaxes(2, 3) for a in turned]
     assert (clary.attention(*turned) == expected).all()
+
+
+def test_t28_t29_offsets_beyond_2_to_31():
+    """Views of a fused projection of 4.3 GB, of which a hundredth is touched: the last keys lie behind 2^31 elements."""
+    length, width = 99_866, 3 * 56 * 128
+    memory = mmap.mmap(-1, length * width * 2)  # pages that nobody writes stay unreal
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    fused = np.frombuffer(memory, np.float16).reshape(1, length, width // 128, 128)
+    assert (length - 1) * width > 2**31 - width
+    rng = np.random.default_rng(0)
+    for head in (0, 56, 112):
+        fused[:, :, head] = rng.standard_normal((1, length, 128), dtype=np.float32)
+    q, k, v = fused[:, -40:, :1], fused[:, :, 56:57], fused[:, :, 112:113]
+    out = clary.attention(q, k, v, layout="nhd")
+    assert (out == clary.attention(*map(np.ascontiguousarray, (q, k, v)), layout="nhd")).all()
+    # The last keys count: seen alone through a window, they give what they give alone.
+    out = clary.attention(q, k, v, layout="nhd", causal="bottom_right", window=(30, 0))
+    reference = exact(*[np.ascontiguousarray(a[:, -80:]).swapaxes(1, 2) for a in (q, k, v)],
+                      mask=visible(40, 80, "bottom_right") & ~visible(40, 80, None, 9))[0]  # fmt: skip
+    assert rel_l1(out.swapaxes(1, 2), reference) < 0.03
+
+
+def test_t36_more_than_65535_heads(arrays, rng):
+    q, k, v = qkv(rng, batch=1, heads=70_000, q_len=3, dim=16)
+    out = arrays.numpy(clary.attention(*map(arrays, (q, k, v))))
+    assert rel_l1(out, exact(q, k, v)[0]) < 0.03 and rel_l1(out[:, -100:], exact(q[:, -100:], k[:, -100:], v[:, -100:])[0]) < 0.05
 
 
 def test_t16_inputs_stay_as_they_are(arrays, rng):
