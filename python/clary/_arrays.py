@@ -4,6 +4,7 @@
 ``facts(a)``    everything about an array but where its data lies: a hashable value, cheap to make
 ``pointer(a)``  where its data lies
 ``describe(name, facts)`` -> (clary_dtype, clary_device, device index, shape, strides in elements)
+``written(a)``  an array of the caller's was changed behind its back
 ``empty(shape, dtype, like)``, ``bytes(count, like)``, ``stream(like)``: results, packed buffers and workspaces
 
 PyTorch and numpy are never imported here: whoever hands in their arrays has imported them.
@@ -76,6 +77,10 @@ class NumpyFamily:
         return raw.view("uint16" if name == "bfloat16" else "uint8" if name.startswith("float8") else name).reshape(shape)
 
     @staticmethod
+    def written(a: Any) -> None:
+        pass
+
+    @staticmethod
     def stream(like: Any) -> int:
         return 0
 
@@ -120,6 +125,12 @@ class TorchFamily:
     def reinterpret(self, raw: Any, dtype: int, shape: tuple) -> Any:
         name = next((n for n, code in DTYPES.items() if code == dtype), "uint8")
         return raw.view(getattr(self.torch, name, self.torch.uint8)).reshape(shape)
+
+    def written(self, a: Any) -> None:
+        """Lets autograd notice where it had kept the values."""
+        increment = getattr(self.torch.autograd.graph, "increment_version", None)  # since PyTorch 2.1
+        if increment is not None and not a.is_inference():
+            increment(a)
 
     def stream(self, like: Any) -> int:
         if not like.is_cuda:

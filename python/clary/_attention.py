@@ -160,7 +160,7 @@ def _same_length(q: Array, k: Array, layout: str) -> bool:
 def dispatch(options: Options, arrays: dict[str, Array], return_lse: bool, out: Array | None) -> Any:
     """Runs at once, or as a torch operator where PyTorch is tracing."""
     if is_torch(arrays["q"]):
-        _tracing.refuse_gradients(arrays)
+        _tracing.refuse_gradients(arrays if out is None else {**arrays, "out": out})
         if _tracing.active(arrays["q"]):
             made, lse = _tracing.attention(options, arrays, return_lse)
             if out is not None:
@@ -171,18 +171,20 @@ def dispatch(options: Options, arrays: dict[str, Array], return_lse: bool, out: 
 
 def run(options: Options, arrays: dict[str, Array], return_lse: bool, out: Array | None = None) -> Any:
     family = gather(arrays)
-    q = arrays["q"]
-    if out is not None:
+    q, given = arrays["q"], out is not None
+    if given:
         _check_out(family, arrays, out)
         arrays["out"] = out
-    fresh = (("lse",) if return_lse else ()) if out is not None else (("out", "lse") if return_lse else ("out",))
+    fresh = (("lse",) if return_lse else ()) if given else (("out", "lse") if return_lse else ("out",))
     plan = plan_for(family, options, arrays, fresh)
-    if out is None:
+    if not given:
         out = arrays["out"] = family.empty(plan.shapes["out"], q.dtype, q)
     if return_lse:
         arrays["lse"] = family.empty(plan.shapes["lse"], family.float32(q), q)
     params, _workspace = plan.bind(family, arrays, q)
     check(lib.clary_attention(ctypes.byref(params)))
+    if given:
+        family.written(out)
     return (out, arrays["lse"]) if return_lse else out
 
 

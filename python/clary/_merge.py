@@ -46,3 +46,5 @@ def run(out_a: Array, lse_a: Array, out_b: Array, lse_b: Array, layout: str = "h
         fill_tensor(getattr(params, name), name, described, layout == "nhd", family.pointer(array))
     params.stream = family.stream(out_a)
     check(lib.clary_merge(ctypes.byref(params)))
+    family.written(out_a)
+    family.written(lse_a)

@@ -119,10 +119,9 @@ class PackedKV:
         # must be as wide as the keys that are there.
         length = self.capacity if self.capacity and mask is None else self.length
         plan = plan_for(family, options, arrays, fresh, self._fixed(length), one_shot=False)
-        q_layout = plan.__dict__.get("q_layout")
-        if q_layout is None:
-            q_layout = plan.q_layout = _layouts(plan, self.capacity)[0]
-        memory = family.bytes(q_layout.bytes, self.memory)
+        if self.capacity not in plan.q_bytes:
+            plan.q_bytes[self.capacity] = _layouts(plan, self.capacity)[0].bytes
+        memory = family.bytes(plan.q_bytes[self.capacity], self.memory)
         params, workspace = plan.bind(family, arrays, self.memory)
         q_packed, kv_packed = _buffer(family, memory, self._shapes["k"][1:3], self.capacity), self._packed()
         check(lib.clary_quantize(ctypes.byref(params), ctypes.byref(q_packed), None, ctypes.byref(kv_packed)))
@@ -132,6 +131,8 @@ class PackedKV:
                 for name in fresh}  # fmt: skip
         plan.store(params, family, made)
         check(lib.clary_attend(ctypes.byref(params), ctypes.byref(q_packed), ctypes.byref(kv_packed)))
+        if out is not None:
+            family.written(out)
         out = made.get("out", out)
         return (out, made["lse"]) if return_lse else out
 

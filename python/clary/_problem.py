@@ -146,6 +146,7 @@ class Plan:
             described[name] = (dtype, *described["q"][1:3], shape, contiguous(shape))
         self.params = make_params(options, described)  # keeps the strings alive that the template points to
         self.template = bytes(self.params)
+        self.q_bytes: dict[int, int] = {}  # of a packed Q, by the capacity of the cache that it attends to
         self.on_gpu = described["q"][1] != 0
         # On the CPU the library takes its workspace from the heap, of the size that this call's lengths need.
         self.workspace = max(workspace_bytes(self.params, one_shot), 64) if self.on_gpu else 0

@@ -166,6 +166,20 @@ def test_t63_gradients_are_refused():
     torch._dynamo.utils.counters["graph_break"].clear()  # the refusal under torch.compile
 
 
+def test_autograd_notices_what_was_written():
+    q, k, v = qkv("cpu", dtype=torch.float32)
+    weight, out = torch.ones_like(q, requires_grad=True), torch.ones_like(q)
+    product = (weight * out).sum()
+    with torch.no_grad():
+        clary.attention(q, k, v, out=out)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()
+    with pytest.raises(clary.NoGradient, match="out"):
+        clary.attention(q, k, v, out=torch.ones_like(q, requires_grad=True))
+    with torch.inference_mode():
+        assert clary.attention(q, k, v, out=torch.empty_like(q)).shape == q.shape
+
+
 def test_packed_buffers_say_that_they_cannot_be_traced():
     q, k, v = qkv("cpu")
     with pytest.raises(Exception, match="quantize_kv: under torch.compile"):
