@@ -6,11 +6,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <iterator>
+#include <string_view>
 
 #include "cuda/archs.h"
 #include "cuda/device.h"
 #include "cuda/phases.h"
+#include "cuda/sm90/attend.h"
 
 namespace clary::cuda {
 namespace {
@@ -105,9 +108,31 @@ struct Row {
     }
 };
 
+// Hopper's wgmma kernels: quantization, appending and packed format are those of the other rows.
+constexpr const Arch& kHopper = kArchs[2];
+static_assert(kHopper.capability == 90);
+std::string hopper_usable() {
+    const char* const wanted = std::getenv("CLARY_CUDA_WGMMA");
+    if (wanted == nullptr || std::string_view(wanted) != "1")
+        return "not yet run on every case of the test suite; the environment variable CLARY_CUDA_WGMMA=1 allows it";
+    return usable(kHopper);
+}
+std::string hopper_supports(const AttentionDesc& desc) {
+    const std::string why = supports(kHopper, desc);
+    return why.empty() ? sm90::refusal(desc) : why;
+}
+constexpr KernelRow hopper_row() {
+    KernelRow row = Row<2>::row(0);
+    row.name = "cuda_sm90_int8_int8_wgmma";
+    row.usable = hopper_usable;
+    row.supports = hopper_supports;
+    row.attend = sm90::attend;
+    return row;
+}
+
 template <size_t... kIndex>
-constexpr std::array<KernelRow, sizeof...(kIndex)> all_rows(std::index_sequence<kIndex...>) {
-    return {Row<kIndex / std::size(kTaken)>::row(kIndex % std::size(kTaken))...};
+constexpr std::array<KernelRow, 1 + sizeof...(kIndex)> all_rows(std::index_sequence<kIndex...>) {
+    return {hopper_row(), Row<kIndex / std::size(kTaken)>::row(kIndex % std::size(kTaken))...};
 }
 constexpr auto kRows = all_rows(std::make_index_sequence<std::size(kArchs) * std::size(kTaken)>());
 

@@ -19,6 +19,12 @@ CLARY_DEVICE void barrier_init_done() { asm volatile("fence.mbarrier_init.releas
 CLARY_DEVICE void barrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+// If so; without a branch.
+CLARY_DEVICE void barrier_arrive_if(bool arrives, uint32_t barrier) {
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %1, 0; @p mbarrier.arrive.shared::cta.b64 _, [%0];}" ::"r"(barrier),
+                 "r"(static_cast<int>(arrives))
+                 : "memory");
+}
 // Arrives, and lets the phase end only after that many bytes have come.
 CLARY_DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");

@@ -8,33 +8,30 @@
 
 namespace clary::cuda::sm90 {
 
-inline constexpr int kTileK = 128;    // keys of a step, the recipe's tile
-inline constexpr int kGroupRows = 64;  // rows of a warpgroup
-
+inline constexpr int kTileK = 128;                       // keys of a step, the recipe's tile
+inline constexpr int kGroupRows = 64;                    // rows of a warpgroup, as many as wgmma multiplies
+inline constexpr int kWarpgroups = 2;                    // that compute; one more feeds them
+inline constexpr int kTileQ = kWarpgroups * kGroupRows;  // rows of a block
+inline constexpr int kStages = 3;                        // tiles of K and V on their way or in use
+inline constexpr int kThreads = (kWarpgroups + 1) * 128;
 struct Config {
-    int head_dim;     // padded, of Q, K and V: 64 or 128
-    bool key_bias;    // 32 digit columns behind the head dim
-    bool want_lse;    // sums of P before rounding too
-    int warpgroups;   // that compute
-    int stages;       // of K and V
-    bool ping_pong;   // warpgroups take turns at issuing products
-    int pairs;        // of 4 exponentials, by integer arithmetic
+    int head_dim;   // padded, of Q, K and V: 64 or 128
+    bool key_bias;  // 32 digit columns behind the head dim
+    bool want_lse;  // sums of P before rounding too
 
-    CLARY_HD constexpr int tile_q() const { return warpgroups * kGroupRows; }
-    // One more group issues the copies and leaves most of its registers to the others: together no more than the block
-    // begins with, 168 or 128 of each thread.
-    CLARY_HD constexpr int threads() const { return (warpgroups + 1) * 128; }
-    CLARY_HD constexpr int registers() const { return warpgroups == 2 ? 232 : 152; }
-    CLARY_HD constexpr int producer_registers() const { return warpgroups == 2 ? 40 : 56; }
+    // Of a thread. The feeding warpgroup leaves most of its registers to the others: together no more than the block begins
+    // with, 168 of each thread.
+    CLARY_HD constexpr int registers() const { return head_dim == 64 ? 216 : 232; }
+    CLARY_HD constexpr int producer_registers() const { return 3 * 168 - 2 * registers(); }
 };
 
 // The order of work: chunks of heads whose K and V stay in L2, in each the longest rows first.
 struct Schedule {
-    int tile_rows;    // rows of a block that exist: the tile's, less what does not divide by the q heads of a kv head
-    int q_tiles;      // of a head
-    int heads;        // kv heads of all batch items
+    int tile_rows;  // rows of a block that exist: the tile's, less what does not divide by the q heads of a kv head
+    int q_tiles;    // of a head
+    int heads;      // kv heads of all batch items
     int chunk_heads;
-    int items;        // q_tiles * heads
+    int items;  // q_tiles * heads
 };
 
 struct Params {

@@ -49,18 +49,16 @@ Status encode(CUtensorMap& map, const void* data, const Dim (&dims)[kDims]) {
     const auto swizzle = dims[0].box == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
                          : dims[0].box == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
                                              : CU_TENSOR_MAP_SWIZZLE_32B;
-    const CUresult result =
-        function(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, kDims, const_cast<void*>(data), sizes, strides, boxes, steps,
-                 CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUresult result = function(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, kDims, const_cast<void*>(data), sizes,
+                                     strides, boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result == CUDA_SUCCESS) return Status::ok();
-    return Status(StatusCode::kDriverError,
-                  fmt::format("cuTensorMapEncodeTiled: error {}", static_cast<int>(result)));
+    return Status(StatusCode::kDriverError, fmt::format("cuTensorMapEncodeTiled: error {}", static_cast<int>(result)));
 }
 
 }  // namespace
 
-Status prepare(Params& params, int tile_q, int64_t l2_bytes) {
+Status prepare(Params& params, int64_t l2_bytes) {
     const gpu::AttentionParams& p = params.attention;
     const AttentionDesc& desc = p.desc;
     const int64_t dim = padded_dim_mma(desc.head_dim), dim_v = padded_dim_mma(desc.head_dim_v);
@@ -70,7 +68,7 @@ Status prepare(Params& params, int tile_q, int64_t l2_bytes) {
     const int64_t kv_rows = batches * desc.kv_heads * p.kv_rows.rows;
 
     Schedule& s = params.schedule;
-    s.tile_rows = static_cast<int>(tile_q / group * group);
+    s.tile_rows = static_cast<int>(kTileQ / group * group);
     s.q_tiles = static_cast<int>((desc.q_len * group + s.tile_rows - 1) / s.tile_rows);
     s.heads = static_cast<int>(desc.batch * desc.kv_heads);
     s.items = s.q_tiles * s.heads;
@@ -81,7 +79,7 @@ Status prepare(Params& params, int tile_q, int64_t l2_bytes) {
 
     const Dim queries[] = {{row_bytes, 1, dim},
                            {batches * desc.q_heads, p.q_rows.rows * row_bytes, group},
-                           {p.q_rows.rows, row_bytes, tile_q / group}};
+                           {p.q_rows.rows, row_bytes, kTileQ / group}};
     CLARY_RETURN_IF_ERROR(encode(params.queries, p.q_codes, queries));
     const Dim keys[] = {{row_bytes, 1, dim}, {kv_rows, row_bytes, kTileK}};
     CLARY_RETURN_IF_ERROR(encode(params.keys, p.k_codes, keys));

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/sm90/attend.h"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cuda/device.h"
+#include "cuda/sm90/entries.h"
+#include "cuda/sm90/tensor_maps.h"
+#include "gpu/attention/configs.h"
+
+namespace clary::cuda::sm90 {
+namespace {
+
+constexpr int64_t kMaxRows = 0x7fffffff;  // kernels and tensor maps count rows in int
+
+const Entry* find(const AttentionDesc& desc) {
+    const int64_t dim = padded_dim_mma(desc.head_dim);
+    for (const auto& unit : entries())
+        for (const Entry& entry : unit)
+            if (entry.config.head_dim == dim && entry.config.key_bias == desc.recipe.key_bias() &&
+                entry.config.want_lse == desc.want_lse)
+                return &entry;
+    return nullptr;
+}
+
+Status attribute(int& value, cudaDeviceAttr which, int device) {
+    return status_of(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
+}
+
+}  // namespace
+
+std::string refusal(const AttentionDesc& desc) {
+    const Recipe& r = desc.recipe;
+    const int64_t dim = padded_dim_mma(desc.head_dim), dim_v = padded_dim_mma(desc.head_dim_v);
+    if (find(desc) == nullptr || dim != dim_v)
+        return fmt::format("q, v: head_dim {} and {}; allowed: both 33..64, or both 97..128", desc.head_dim,
+                           desc.head_dim_v);
+    if (r.tile != kTileK) return fmt::format("recipe: tile={}; allowed: {}", r.tile, kTileK);
+    if (gpu::needs_of(desc).key_scales != gpu::KeyScales::kLane)
+        return desc.biased() ? "mask, alibi_slopes: given; allowed: none"
+                             : "recipe: granularity=per_token; allowed: fine, per_thread, per_warp, per_block";
+    if (r.v_scale == VScale::kChannelTile) return "recipe: v_scale=channel_tile; allowed: token, channel";
+    if (desc.q_heads_per_kv() > kGroupRows)
+        return fmt::format("q: {} heads for each kv head; allowed: up to {}", desc.q_heads_per_kv(), kGroupRows);
+    const int64_t heads = desc.batch * desc.kv_heads;
+    const int64_t rows =
+        std::max(heads * (packed_kv_rows(desc, 0).rows + kTileK), desc.batch * desc.q_heads * desc.q_len);
+    if (rows > kMaxRows / 2) return fmt::format("q, k: {} rows of all heads; allowed: up to {}", rows, kMaxRows / 2);
+    return "";
+}
+
+Status attend(const Call& call, int64_t kv_capacity, const void* packed_q, const void* packed_kv) {
+    const AttentionDesc& desc = call.desc;
+    const DeviceGuard guard(desc.device_index);
+    CLARY_RETURN_IF_ERROR(guard.status());
+    const Entry& entry = *find(desc);
+    int processors = 0, l2_bytes = 0;
+    CLARY_RETURN_IF_ERROR(attribute(processors, cudaDevAttrMultiProcessorCount, desc.device_index));
+    CLARY_RETURN_IF_ERROR(attribute(l2_bytes, cudaDevAttrL2CacheSize, desc.device_index));
+    Params params;
+    params.attention = gpu::attention_params(desc, kv_capacity, packed_q, packed_kv);
+    CLARY_RETURN_IF_ERROR(prepare(params, l2_bytes));
+    return launch(entry.kernel, desc.device_index, std::min(processors, params.schedule.items), entry.shared_bytes,
+                  &params, call.stream);
+}
+
+}  // namespace clary::cuda::sm90

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// Four warps that find a block's work and bring everything that it needs into shared memory, ahead of the warpgroups that
+// compute by as many tiles as there are stages. Warp 0 finds work and sets off copies, warp 1 looks up what tiles of keys
+// need beside their codes, warps 2 and 3 what rows need.
+#pragma once
+
+#include "cuda/sm90/layout.cuh"
+#include "gpu/header.h"
+
+namespace clary::cuda::sm90 {
+
+template <Config kConfig>
+class Producers {
+    using L = Layout<kConfig>;
+    static constexpr Config c = kConfig;
+    static constexpr int kBarrier = 1;  // among the four warps
+
+  public:
+    CLARY_DEVICE explicit Producers(const Params& params)
+        : params_(params), p_(params.attention), warp_(T::wave() - L::kConsumers / 32) {}
+
+    CLARY_DEVICE void run() {
+        for (int round = 0;; ++round) {
+            const int item = item_of(round), stage = queries_.stage();
+            ptx::barrier_wait(L::query_empty(stage), queries_.parity() ^ 1);
+            Work& work = L::work(stage);
+            if (warp_ == 0 && T::lane() == 0) {
+                if (item >= 0)
+                    find_work(item, work);
+                else
+                    work.b = -1;
+            }
+            ptx::named_sync(kBarrier, L::kProducers);
+            const bool rows = item < 0 || work.rows > 0;
+            if (!rows) {
+                ptx::named_sync(kBarrier, L::kProducers);  // all have seen it
+                continue;
+            }
+            if (warp_ == 0) {
+                if (T::lane() == 0) copy(work, stage);
+            } else if (warp_ == 1) {
+                look_up_tiles(work);
+            } else {
+                if (item >= 0) look_up_rows(work, stage);
+                T::wave_sync();
+                if (T::lane() == 0) ptx::barrier_arrive(L::query_full(stage));
+            }
+            if (item < 0) return;
+            queries_ = queries_.next();
+        }
+    }
+
+  private:
+    // Item of the block's round; odd rounds run backwards, so that every block gets as much. -1: none left.
+    CLARY_DEVICE int item_of(int round) const {
+        const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
+        const int item = round * blocks + (round % 2 ? blocks - 1 - block : block);
+        return item < params_.schedule.items ? item : -1;
+    }
+
+    CLARY_DEVICE void find_work(int item, Work& w) const {
+        const AttentionDesc& desc = p_.desc;
+        const Schedule& s = params_.schedule;
+        const int chunk = item / (s.chunk_heads * s.q_tiles), within = item - chunk * s.chunk_heads * s.q_tiles;
+        const int left = s.heads - chunk * s.chunk_heads, heads = left < s.chunk_heads ? left : s.chunk_heads;
+        const int order = within / heads, head = chunk * s.chunk_heads + within - order * heads;
+        const auto group = static_cast<int>(desc.q_heads_per_kv()), kv_heads = static_cast<int>(desc.kv_heads);
+        w.b = head / kv_heads;
+        w.kv_head = head - w.b * kv_heads;
+        const Sequence sequence = sequence_of_work(w.b);
+        w.q_begin = static_cast<int>(sequence.q_begin);
+        w.first_row = (s.q_tiles - 1 - order) * s.tile_rows;  // causal: the longest first
+        const int rows = static_cast<int>(sequence.q_len) * group - w.first_row;
+        w.rows = rows < s.tile_rows ? rows : s.tile_rows;
+        w.tile = static_cast<int>(p_.kv_rows.begin(w.b, w.kv_head, kv_heads, sequence.kv_begin) / kTileK);
+        w.loud = false;
+        // Buffers that were packed for something else are not read.
+        w.valid = gpu::headers_match(p_.headers);
+        w.range = {0, 0, 0};
+        for (TileRange& all : w.all) all = {0, 0, 0};
+        if (w.rows > 0 && w.valid) {
+            const auto span = [&](int first, int last) {
+                return gpu::VisibleSpan::of(desc, sequence, row_of(w, first).query, row_of(w, last).query);
+            };
+            w.range = TileRange::some(span(0, kTileQ - 1), kTileK);
+            for (int g = 0; g < kWarpgroups; ++g)
+                w.all[g] = TileRange::all(span(g * kGroupRows, (g + 1) * kGroupRows - 1), kTileK);
+        }
+        if (!w.range.has(w.range.first())) w.range = {0, 0, 1};  // of which no row sees a key
+    }
+    CLARY_DEVICE gpu::Row row_of(const Work& work, int row) const {
+        return gpu::Row::of(p_.desc, work.kv_head, work.first_row + (row < work.rows ? row : work.rows - 1));
+    }
+    CLARY_DEVICE Sequence sequence_of_work(int b) const {
+        const AttentionDesc& desc = p_.desc;
+        int64_t keys = clamp(p_.lengths[b], 0, p_.kv_rows.rows);
+        if (desc.varlen()) keys = clamp(keys, 0, sequence_of(desc, b).kv_len);
+        if (desc.kv_lengths.given()) keys = clamp(integer_at(desc.kv_lengths, b), 0, keys);
+        return sequence_of(desc, b, keys);
+    }
+
+    // -- warp 0, one lane: Q, and K and V of every tile. An end of work, or one that must not be read, brings nothing --
+    CLARY_DEVICE void copy(const Work& work, int query_stage) {
+        const bool reads = work.b >= 0 && work.valid;
+        if (reads)
+            copy_queries(work, query_stage);
+        else
+            ptx::barrier_arrive(L::query_full(query_stage));
+        const TileRange range = work.b < 0 ? TileRange{0, 0, 1} : work.range;
+        for (int tile = range.first(); range.has(tile); tile = range.after(tile)) {
+            const int stage = tiles_.stage();
+            ptx::barrier_wait(L::empty(stage), tiles_.parity() ^ 1);
+            if (reads)
+                copy_tile(work.tile + tile, stage);
+            else
+                ptx::barrier_arrive(L::full(stage));
+            tiles_ = tiles_.next();
+        }
+    }
+    CLARY_DEVICE void copy_queries(const Work& work, int stage) const {
+        const auto group = static_cast<int>(p_.desc.q_heads_per_kv()), heads = static_cast<int>(p_.desc.q_heads);
+        const int head = (p_.q_rows.varlen ? 0 : work.b * heads) + work.kv_head * group;
+        const int query = work.q_begin + work.first_row / group;
+        const uint32_t full = L::query_full(stage);
+        ptx::barrier_expect(full, static_cast<uint32_t>(params_.schedule.tile_rows * L::kRowBytes));
+        ptx::copy_box(L::base() + L::kQueriesAt + stage * L::kQueryBytes, &params_.queries, 0, head, query, full);
+        if constexpr (c.key_bias)
+            ptx::copy_box(L::base() + L::kRepeatsAt + stage * L::kRepeatBytes, &params_.repeats, L::kD, head, query,
+                          full);
+    }
+    CLARY_DEVICE void copy_tile(int tile, int stage) const {
+        const uint32_t full = L::full(stage);
+        const bool weights = c.key_bias && p_.v_weight != nullptr;
+        ptx::barrier_expect(full, L::kKeyBytes + L::kDigitBytes + L::kValueBytes + (weights ? L::kWeightBytes : 0));
+        ptx::copy_box(L::base() + L::kKeysAt + stage * L::kKeyBytes, &params_.keys, 0, tile * kTileK, full);
+        if constexpr (c.key_bias)
+            ptx::copy_box(L::base() + L::kDigitsAt + stage * L::kDigitBytes, &params_.digits, L::kD, tile * kTileK,
+                          full);
+        ptx::copy_box(L::base() + L::kValuesAt + stage * L::kValueBytes, &params_.values, 0, tile * L::kD, full);
+        if (weights)
+            ptx::copy_bytes(L::base() + L::kWeightsAt + stage * L::kWeightBytes, p_.v_weight + int64_t{tile} * kTileK,
+                            L::kWeightBytes, full);
+    }
+
+    // -- warp 1 --
+    CLARY_DEVICE void look_up_tiles(const Work& work) {
+        const bool reads = work.b >= 0 && work.valid;
+        const TileRange range = work.b < 0 ? TileRange{0, 0, 1} : work.range;
+        for (int tile = range.first(); range.has(tile); tile = range.after(tile)) {
+            const int stage = tiles_.stage(), lane = T::lane();
+            const float value = reads ? tile_value(work.tile + tile, lane) : 0.0f;
+            ptx::barrier_wait(L::empty(stage), tiles_.parity() ^ 1);
+            TileConstants& constants = L::tile(stage);
+            if (lane < 8) constants.key_scale[lane] = value;
+            if (lane == 8) constants.base = value;
+            if (lane == 9) constants.value_scale = value;
+            if (lane == 10) {
+                constants.index = tile;
+                constants.begins = tile != range.first() ? Begins::kNothing : begun_ ? Begins::kWork : Begins::kBlock;
+                for (int g = 0; g < kWarpgroups; ++g) constants.plain[g] = work.all[g].has(tile);
+            }
+            begun_ = true;
+            T::wave_sync();
+            if (lane == 0) ptx::barrier_arrive(L::full(stage));
+            tiles_ = tiles_.next();
+        }
+    }
+    CLARY_DEVICE float tile_value(int tile, int lane) const {
+        if (lane < 8) return p_.k_scale[int64_t{tile} * kTileK + lane / 4 * 64 + lane % 4 * 2];
+        if (lane == 8) return p_.tile_base ? p_.tile_base[tile] : 0.0f;
+        return p_.v_scale && p_.desc.recipe.v_scale == VScale::kToken ? p_.v_scale[tile] : 1.0f;
+    }
+
+    // -- warps 2 and 3 --
+    CLARY_DEVICE void look_up_rows(Work& work, int stage) const {
+        const Sequence sequence = sequence_of_work(work.b);
+        for (int i = (warp_ - 2) * 32 + T::lane(); i < kTileQ; i += 64) {
+            const gpu::Row row = row_of(work, i);
+            const int64_t at = p_.q_rows.begin(work.b, row.head, p_.desc.q_heads, sequence.q_begin) + row.query;
+            RowConstants constants{work.valid ? p_.q_scale[at] * p_.a : 0.0f, 0.0f,
+                                   gpu::VisibleKeys::of(p_.desc, sequence, row.query), row.head, row.query};
+            if constexpr (c.key_bias) {
+                if (work.valid && p_.q_repeat[at] == 0) {
+                    work.loud = true;
+                    constants.loud = p_.q_base[work.b * p_.desc.kv_heads + work.kv_head] * p_.a / constants.factor;
+                }
+            }
+            L::row(stage, i) = constants;
+        }
+    }
+
+    const Params& params_;
+    const gpu::AttentionParams& p_;
+    const int warp_;
+    bool begun_ = false;
+    Ring<kStages> tiles_;
+    Ring<L::kQueryStages> queries_;
+};
+
+}  // namespace clary::cuda::sm90
