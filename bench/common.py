@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks against PyTorch share: the package from this tree with the library to measure, errors, provenance."""
+"""What the benchmarks against PyTorch share: the package from this tree with the library to measure, errors,
+provenance."""
 
 import os
 import subprocess

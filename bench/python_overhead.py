@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a call from Python costs beside the C call: median of clary.attention minus median of clary_attention on the same
-struct, for the smallest shape, alternated.
+"""What a call from Python costs beside the C call: median of clary.attention minus median of clary_attention on the
+same struct, for the smallest shape, alternated.
 
     python3 bench/python_overhead.py build/cpu-release/lib/libclary.so --device cpu
     python3 bench/python_overhead.py build/cuda/lib/libclary.so --device cuda --json overhead.json
 
-On a GPU both are timed on the host, while the stream is kept from running full. Compiled is torch.ops.clary.attention through
-PyTorch's dispatcher, as graphs call it.
+On a GPU both are timed on the host, while the stream is kept from running full. Compiled is torch.ops.clary.attention
+through PyTorch's dispatcher, as graphs call it.
 """
 
 import argparse
@@ -64,7 +64,10 @@ def main() -> int:
     clary.set_num_threads(1)  # a call this small is not shared out anyway
     torch.set_num_threads(1)
     records = []
-    print(f"PyTorch {torch.__version__}, {args.device}, [1, 1, 1, 64] bf16; microseconds, median of {ROUNDS} x {CALLS} calls")
+    print(
+        f"PyTorch {torch.__version__}, {args.device}, [1, 1, 1, 64] bf16; microseconds, "
+        f"median of {ROUNDS} x {CALLS} calls"
+    )
     with torch.no_grad():
         for recipe in args.recipes:
             times = {name: [] for name in candidates(clary, args.device, recipe)}

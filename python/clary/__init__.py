@@ -30,8 +30,29 @@ def __getattr__(name: str):
 
 
 __all__ = [
-    "Error", "InvalidArgument", "KVCache", "Kernel", "NoDevice", "NoGradient", "PackedKV", "RecipeMap", "Unsupported", "__version__",
-    "attention", "attention_consume", "attention_varlen", "build_info", "errors", "explain", "get_num_threads", "kernels",
-    "last_kernel", "merge", "patch", "quantize_kv", "recipes", "sdpa",
+    "Error",
+    "InvalidArgument",
+    "KVCache",
+    "Kernel",
+    "NoDevice",
+    "NoGradient",
+    "PackedKV",
+    "RecipeMap",
+    "Unsupported",
+    "__version__",
+    "attention",
+    "attention_consume",
+    "attention_varlen",
+    "build_info",
+    "errors",
+    "explain",
+    "get_num_threads",
+    "kernels",
+    "last_kernel",
+    "merge",
+    "patch",
+    "quantize_kv",
+    "recipes",
+    "sdpa",
     "set_num_threads",
-]  # fmt: skip
+]

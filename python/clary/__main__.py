@@ -8,9 +8,13 @@ from . import doctor
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m clary", description="Quantized attention: environment and self-test.")
+    parser = argparse.ArgumentParser(
+        prog="python -m clary", description="Quantized attention: environment and self-test."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser("doctor", help="environment, driver, kernels chosen, error of each kernel against float64")
+    command = commands.add_parser(
+        "doctor", help="environment, driver, kernels chosen, error of each kernel against float64"
+    )
     command.add_argument("--json", action="store_true", help="the same as a JSON object")
     return doctor.run(parser.parse_args().json)
 

@@ -54,7 +54,9 @@ class NumpyFamily:
         if not dtype.isnative:
             raise InvalidArgument(f"{name}: dtype {dtype} has swapped bytes; allowed: this machine's byte order")
         if any(s % dtype.itemsize for s in strides):
-            raise InvalidArgument(f"{name}: strides {strides} bytes; allowed: multiples of its {dtype.itemsize}-byte element")
+            raise InvalidArgument(
+                f"{name}: strides {strides} bytes; allowed: multiples of its {dtype.itemsize}-byte element"
+            )
         return dtype_code(name, dtype.name), CPU, 0, shape, tuple(s // dtype.itemsize for s in strides)
 
     @staticmethod
@@ -74,7 +76,9 @@ class NumpyFamily:
     @staticmethod
     def reinterpret(raw: Any, dtype: int, shape: tuple) -> Any:
         name = next((n for n, code in DTYPES.items() if code == dtype), "uint8")
-        return raw.view("uint16" if name == "bfloat16" else "uint8" if name.startswith("float8") else name).reshape(shape)
+        return raw.view("uint16" if name == "bfloat16" else "uint8" if name.startswith("float8") else name).reshape(
+            shape
+        )
 
     @staticmethod
     def written(a: Any) -> None:

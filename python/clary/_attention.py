@@ -41,9 +41,9 @@ def attention(
 ) -> Array | tuple[Array, Array]:
     """``softmax(scale * q k^T + biases) v``, quantized inside as the recipe says.
 
-    Arrays are ``torch.Tensor`` (CPU or CUDA, torch >= 2.0), ``numpy.ndarray``, or anything with ``__dlpack__``; all on one
-    device. q, k and v are fp32, fp16 or bf16, each on its own; any strides and any sizes, 0 included. Inputs are never
-    written to. On a GPU the call is queued on the current stream and waits for nothing.
+    Arrays are ``torch.Tensor`` (CPU or CUDA, torch >= 2.0), ``numpy.ndarray``, or anything with ``__dlpack__``; all on
+    one device. q, k and v are fp32, fp16 or bf16, each on its own; any strides and any sizes, 0 included. Inputs are
+    never written to. On a GPU the call is queued on the current stream and waits for nothing.
 
     Args:
         q: ``[batch, heads, q_len, head_dim]``, or ``[batch, q_len, heads, head_dim]`` with ``layout="nhd"``.
@@ -55,22 +55,24 @@ def attention(
         causal_offset: instead: key j is seen where j <= i + offset; an integer, or an int array ``[batch]``.
         window: ``(left, right)`` or ``(left, right, keep)`` around the query's position, -1 for no limit; the first
             ``keep`` keys stay visible.
-        mask: bool (true = visible), or a float bias in natural units, that broadcasts to ``[batch, heads, q_len, kv_len]``.
+        mask: bool (true = visible), or a float bias in natural units, that broadcasts to ``[batch, heads, q_len,
+        kv_len]``.
         scale: default ``1 / sqrt(head_dim)``.
         kv_lengths: int array ``[batch]``: keys at or past the length do not exist.
         alibi_slopes: fp32 ``[heads]``: adds ``-slope * |position - j|``.
         sinks: fp32 ``[heads]``: a learned logit that joins the softmax's denominator.
         block_table: int array ``[batch, max_pages]``; needs kv_lengths.
         c_k, c_q, q_base: smoothing vectors to use instead of the computed ones, see clary.h.
-        recipe: e.g. ``"int8_int8:accurate"``; ``"auto"`` takes the most accurate of the fastest. See ``clary.recipes()``.
+        recipe: e.g. ``"int8_int8:accurate"``; ``"auto"`` takes the most accurate of the fastest. See
+        ``clary.recipes()``.
         backend: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"reference"``, ``"cpu:avx2"``, ...
         return_lse: also return the log-sum-exp.
         out: array for the result, of any strides and of fp32, fp16 or bf16; overlaps no input.
 
     Returns:
         The output, contiguous, with q's layout, type and device; with ``return_lse`` the pair of it and lse, fp32
-        ``[batch, heads, q_len]`` in every layout, natural logarithm of the softmax's denominator. A row that sees no key is
-        zeros with lse -inf.
+        ``[batch, heads, q_len]`` in every layout, natural logarithm of the softmax's denominator. A row that sees no
+        key is zeros with lse -inf.
 
     Raises:
         InvalidArgument (a ValueError): wrong shapes, types, devices or options; the text names argument, value and
@@ -122,18 +124,35 @@ def attention_varlen(
     """Attention within each of several sequences that lie behind one another.
 
     q ``[q_tokens, heads, head_dim]``, k and v ``[kv_tokens, kv_heads, head_dim]``; ``cu_seqlens_*``: int32 or int64
-    ``[sequences + 1]``, from 0 to the number of tokens; a sequence may be empty. ``max_seqlen_*``: the longest sequence; 0
-    finds it on the CPU, and on a GPU stands for all tokens, which is right but starts more blocks than are needed.
+    ``[sequences + 1]``, from 0 to the number of tokens; a sequence may be empty. ``max_seqlen_*``: the longest
+    sequence; 0 finds it on the CPU, and on a GPU stands for all tokens, which is right but starts more blocks than are
+    needed.
 
-    ``causal=True`` needs ``cu_seqlens_k is cu_seqlens_q``; else say ``"top_left"`` or ``"bottom_right"``, which refer to each
-    sequence's own lengths. The rest, and what is raised, as in :func:`attention`; there are no masks. Returns the output
-    ``[q_tokens, heads, head_dim of v]``, with ``return_lse`` also lse ``[heads, q_tokens]``.
+    ``causal=True`` needs ``cu_seqlens_k is cu_seqlens_q``; else say ``"top_left"`` or ``"bottom_right"``, which refer
+    to each sequence's own lengths. The rest, and what is raised, as in :func:`attention`; there are no masks. Returns
+    the output ``[q_tokens, heads, head_dim of v]``, with ``return_lse`` also lse ``[heads, q_tokens]``.
     """
     if is_foreign(q):
-        q, k, v, cu_seqlens_q, cu_seqlens_k, kv_lengths, alibi_slopes, sinks, c_k, c_q, q_base, causal_offset, out = map(
-            adopt, (q, k, v, cu_seqlens_q, cu_seqlens_k, kv_lengths, alibi_slopes, sinks, c_k, c_q, q_base,
-                    causal_offset, out)
-        )  # fmt: skip
+        q, k, v, cu_seqlens_q, cu_seqlens_k, kv_lengths, alibi_slopes, sinks, c_k, c_q, q_base, causal_offset, out = (
+            map(
+                adopt,
+                (
+                    q,
+                    k,
+                    v,
+                    cu_seqlens_q,
+                    cu_seqlens_k,
+                    kv_lengths,
+                    alibi_slopes,
+                    sinks,
+                    c_k,
+                    c_q,
+                    q_base,
+                    causal_offset,
+                    out,
+                ),
+            )
+        )
     if cu_seqlens_q is None or cu_seqlens_k is None:
         raise InvalidArgument("cu_seqlens_q, cu_seqlens_k: None; allowed: int arrays of sequences + 1 entries")
     kind, offset, offsets = parse_causal(causal, causal_offset, cu_seqlens_q is cu_seqlens_k and kv_lengths is None)
@@ -161,7 +180,7 @@ def dispatch(options: Options, arrays: dict[str, Array], return_lse: bool, out: 
     """Runs at once, or as a torch operator where PyTorch is tracing."""
     if is_torch(arrays["q"]):
         _tracing.refuse_gradients(arrays if out is None else {**arrays, "out": out})
-        if _tracing.active(arrays["q"]):
+        if _tracing.active(arrays.values()):
             made, lse = _tracing.attention(options, arrays, return_lse)
             if out is not None:
                 made = out.copy_(made)

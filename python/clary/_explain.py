@@ -11,8 +11,16 @@ from typing import Any
 from . import _structs
 from ._arrays import CUDA, dtype_code
 from ._library import check, lib
-from ._problem import (Options, contiguous, make_params, parse_causal, parse_layout, parse_recipe, parse_scale,
-                       parse_window)  # fmt: skip
+from ._problem import (
+    Options,
+    contiguous,
+    make_params,
+    parse_causal,
+    parse_layout,
+    parse_recipe,
+    parse_scale,
+    parse_window,
+)
 from .errors import InvalidArgument
 
 
@@ -76,8 +84,9 @@ def explain(
         mask: ``None``, ``"bool"`` or a dtype: as if a mask of the full size were given.
 
     Returns:
-        The JSON of ``clary_explain``: ``kernel`` (None where no kernel takes the problem), ``recipe``, ``other_kernels`` (each
-        with its ``reason``), ``workspace_bytes``, ``bytes_moved``, ``expected_rel_l1``, ``warnings``, ...
+        The JSON of ``clary_explain``: ``kernel`` (None where no kernel takes the problem), ``recipe``,
+        ``other_kernels`` (each with its ``reason``), ``workspace_bytes``, ``bytes_moved``, ``expected_rel_l1``,
+        ``warnings``, ...
     """
     if hasattr(q_shape, "shape"):
         dtype = str(q_shape.dtype).replace("torch.", "")

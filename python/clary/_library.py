@@ -16,7 +16,8 @@ _TREE_BUILDS = ("py", "cuda", "cpu-release", "ci")
 
 
 def _candidates() -> list[Path]:
-    """CLARY_LIBRARY alone where it is set; else the library in the wheel; else one that was built in the source tree."""
+    """CLARY_LIBRARY alone where it is set; else the library in the wheel; else one that was built in the source
+    tree."""
     if named := os.environ.get("CLARY_LIBRARY"):
         return [Path(named)]
     found = sorted((_HERE / "lib").glob("libclary.so*"))
@@ -65,8 +66,8 @@ threads = _Threads()
 
 
 def set_num_threads(count: int) -> None:
-    """Threads of the CPU backend for every later call of this process; 0 for the default, which is CLARY_NUM_THREADS or the
-    cores that this process may use."""
+    """Threads of the CPU backend for every later call of this process; 0 for the default, which is CLARY_NUM_THREADS or
+    the cores that this process may use."""
     made = ctypes.c_void_p()
     check(lib.clary_context_create(ctypes.c_int32(count), ctypes.byref(made)))
     threads.context = made.value

@@ -15,9 +15,10 @@ Array = Any
 
 
 def merge(out_a: Array, lse_a: Array, out_b: Array, lse_b: Array, *, layout: str = "hnd") -> tuple[Array, Array]:
-    """Merges two partial results over disjoint keys, as ``attention(..., return_lse=True)`` gave them, **into the first**
-    (ring attention, split K and V): out_a becomes the mean of both weighted by exp(lse), lse_a the log of the summed
-    denominators, computed in fp32. Exact for -inf on either side. With learned sinks, give the sink to one partial call only.
+    """Merges two partial results over disjoint keys, as ``attention(..., return_lse=True)`` gave them, **into the
+    first** (ring attention, split K and V): out_a becomes the mean of both weighted by exp(lse), lse_a the log of the
+    summed denominators, computed in fp32. Exact for -inf on either side. With learned sinks, give the sink to one
+    partial call only.
 
     Args:
         out_a, out_b: ``[batch, heads, tokens, head_dim]`` in the given layout, or packed ``[tokens, heads, head_dim]``.
@@ -30,7 +31,7 @@ def merge(out_a: Array, lse_a: Array, out_b: Array, lse_b: Array, *, layout: str
     layout = parse_layout(layout)
     if is_torch(out_a):
         _tracing.refuse_gradients({"out_a": out_a, "lse_a": lse_a, "out_b": out_b, "lse_b": lse_b})
-        if _tracing.active(out_a):
+        if _tracing.active((out_a, lse_a, out_b, lse_b)):
             _tracing.merge(out_a, lse_a, out_b, lse_b, layout)
             return out_a, lse_a
     run(out_a, lse_a, out_b, lse_b, layout)

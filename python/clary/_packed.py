@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantize and attend as two steps: K and V quantized once and attended to many times, caches, and freeing Q, K and V early."""
+"""Quantize and attend as two steps: K and V quantized once and attended to many times, caches, and freeing Q, K and V
+early."""
 
 from __future__ import annotations
 
@@ -9,8 +10,18 @@ from typing import Any
 from . import _structs, _tracing
 from ._arrays import adopt, is_torch
 from ._library import check, lib
-from ._problem import (Options, Plan, contiguous, gather, parse_causal, parse_layout, parse_recipe, parse_scale,
-                       parse_window, plan_for)  # fmt: skip
+from ._problem import (
+    Options,
+    Plan,
+    contiguous,
+    gather,
+    parse_causal,
+    parse_layout,
+    parse_recipe,
+    parse_scale,
+    parse_window,
+    plan_for,
+)
 from .errors import InvalidArgument, Unsupported
 
 Array = Any
@@ -30,7 +41,7 @@ def _buffer(family: Any, memory: Array, where: tuple[int, int], capacity: int) -
 def _refuse_tracing(what: str, arrays: dict[str, Array]) -> None:
     if is_torch(arrays["k" if "k" in arrays else "q"]):
         _tracing.refuse_gradients(arrays)
-        if _tracing.active(arrays["k" if "k" in arrays else "q"]):
+        if _tracing.active(arrays.values()):
             raise Unsupported(f"{what}: under torch.compile or another tracer; allowed: clary.attention, or "
                               "torch.compiler.disable around this call")  # fmt: skip
 
@@ -95,13 +106,34 @@ class PackedKV:
         return_lse: bool = False,
         out: Array | None = None,
     ) -> Array | tuple[Array, Array]:
-        """Attention of q to these keys; arguments, result and errors as in :func:`clary.attention`. ``mask`` spans at least
-        ``length`` keys."""
-        return self._attend([adopt(q)], causal, causal_offset, window, adopt(mask), adopt(kv_lengths), adopt(alibi_slopes),
-                            adopt(sinks), return_lse, adopt(out))  # fmt: skip
+        """Attention of q to these keys; arguments, result and errors as in :func:`clary.attention`. ``mask`` spans at
+        least ``length`` keys."""
+        return self._attend(
+            [adopt(q)],
+            causal,
+            causal_offset,
+            window,
+            adopt(mask),
+            adopt(kv_lengths),
+            adopt(alibi_slopes),
+            adopt(sinks),
+            return_lse,
+            adopt(out),
+        )
 
-    def _attend(self, holder: list, causal: Any, causal_offset: Any, window: Any, mask: Any, kv_lengths: Any,
-                alibi_slopes: Any, sinks: Any, return_lse: bool, out: Any) -> Any:  # fmt: skip
+    def _attend(
+        self,
+        holder: list,
+        causal: Any,
+        causal_offset: Any,
+        window: Any,
+        mask: Any,
+        kv_lengths: Any,
+        alibi_slopes: Any,
+        sinks: Any,
+        return_lse: bool,
+        out: Any,
+    ) -> Any:
         """`holder` holds q, and alone does, so that q is freed once it is packed."""
         q = holder.pop()
         tokens = 1 if self._options.layout == "nhd" else 2
@@ -145,14 +177,16 @@ class PackedKV:
             kv_lengths: int array ``[batch]``: how many of the n are real, per sequence.
 
         Raises:
-            InvalidArgument: a sequence would pass the capacity (on the CPU; nothing is changed). On a GPU that is known in
-                time only for equal lengths; else the sequence takes no key and attending to it gives NaN.
+            InvalidArgument: a sequence would pass the capacity (on the CPU; nothing is changed). On a GPU that is known
+                in time only for equal lengths; else the sequence takes no key and attending to it gives NaN.
         """
         arrays = {"k": adopt(k), "v": adopt(v), "kv_lengths": adopt(kv_lengths)}
         _refuse_tracing("append", arrays)
         family = gather(arrays)
         if family is not self._family:
-            raise TypeError(f"k: a {family.name}, but the first K and V were {self._family.name}; allowed: the same kind")
+            raise TypeError(
+                f"k: a {family.name}, but the first K and V were {self._family.name}; allowed: the same kind"
+            )
         shape = tuple(arrays["k"].shape)
         tokens = 1 if self._options.layout == "nhd" else 2
         n = shape[tokens] if len(shape) == 4 else 0
@@ -188,8 +222,8 @@ def quantize_kv(
 
     Args:
         k, v: as in :func:`attention`.
-        q: queries that the recipe takes its statistics from (mean, and the base of the row scales): the prefill's, or any
-            sample. The default recipe needs it, or ``q_base``.
+        q: queries that the recipe takes its statistics from (mean, and the base of the row scales): the prefill's, or
+            any sample. The default recipe needs it, or ``q_base``.
         q_heads: query heads that will attend, where q is not given; default those of k.
         capacity: keys per sequence to lay out memory for; 0 for no more than k has.
         scale: of the softmax; it belongs to the packed keys, since their bias digits hold it.
@@ -220,7 +254,9 @@ def quantize_kv(
         raise InvalidArgument(f"q_heads: {q_heads}, but q has {q.shape[heads]}; allowed: one of the two")
     plan = plan_for(family, options, arrays, (), fixed, one_shot=False)
     layout_kv = _layouts(plan, capacity)[1]
-    made = PackedKV(family, options._replace(recipe=layout_kv.recipe.decode()), shapes, capacity, shapes["k"][3][tokens])
+    made = PackedKV(
+        family, options._replace(recipe=layout_kv.recipe.decode()), shapes, capacity, shapes["k"][3][tokens]
+    )
     made.recipe = made._options.recipe
     made.memory = family.bytes(layout_kv.bytes, k)
     for section in layout_kv.sections[: layout_kv.section_count]:
@@ -241,8 +277,8 @@ class KVCache:
 
     Args:
         capacity: keys per sequence, at most.
-        layout, scale, recipe, backend: as in :func:`attention`, for every step. Recipes with ``v_scale=channel`` (``:fast``)
-            cannot append.
+        layout, scale, recipe, backend: as in :func:`attention`, for every step. Recipes with ``v_scale=channel``
+            (``:fast``) cannot append.
     """
 
     def __init__(self, capacity: int, *, layout: str = "hnd", scale: float | None = None, recipe: str = "auto",
@@ -293,16 +329,20 @@ def attention_consume(
     backend: str = "auto",
     return_lse: bool = False,
 ) -> Array | tuple[Array, Array]:
-    """:func:`attention` that takes q, k and v out of the list ``[q, k, v]`` and lets go of each once it is quantized: where
-    the caller holds no other reference, their memory is free before the output is made. The list is empty afterwards.
-    Results are the same bits."""
+    """:func:`attention` that takes q, k and v out of the list ``[q, k, v]`` and lets go of each once it is quantized:
+    where the caller holds no other reference, their memory is free before the output is made. The list is empty
+    afterwards. Results are the same bits."""
     q, k, v = qkv
     qkv.clear()
     q, k, v = adopt(q), adopt(k), adopt(v)
     tokens = 1 if parse_layout(layout) == "nhd" else 2
     if causal is True:
         same = kv_lengths is None and len(q.shape) == len(k.shape) == 4 and q.shape[tokens] == k.shape[tokens]
-        causal = parse_causal(causal, causal_offset, same or causal_offset is not None)[0] if causal_offset is None else False
+        causal = (
+            parse_causal(causal, causal_offset, same or causal_offset is not None)[0]
+            if causal_offset is None
+            else False
+        )
     packed = quantize_kv(k, v, q=q, layout=layout, scale=scale, kv_lengths=kv_lengths, recipe=recipe, backend=backend)
     holder = [q]
     del q, k, v

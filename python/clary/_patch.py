@@ -22,14 +22,16 @@ def patch(model: torch.nn.Module, recipe: Any = "auto", *, policy: str = "exact"
 
         patched = clary.patch(model, {"default": "int8_int8", "layers": {"model.layers.0": "exact"}})
 
-    Models of transformers that can change their attention (``set_attn_implementation``) get the implementation ``"clary"``, with masks as
-    for ``"sdpa"``; grouped heads are not repeated, attention sinks work. All others, those of diffusers too, have
-    ``scaled_dot_product_attention`` replaced inside them as by :func:`clary.sdpa` with ``model=``, so their processors stay as
-    they are. Arguments and attributes of the result: see :func:`clary.sdpa`.
+    Models of transformers that can change their attention (``set_attn_implementation``) get the implementation
+    ``"clary"``, with masks as for ``"sdpa"``; grouped heads are not repeated, attention sinks work. All others, those
+    of diffusers too, have
+    ``scaled_dot_product_attention`` replaced inside them as by :func:`clary.sdpa` with ``model=``, so their processors
+    stay as they are. Arguments and attributes of the result: see :func:`clary.sdpa`.
     """
     if not isinstance(model, torch.nn.Module):
-        raise InvalidArgument(f"model: a {type(model).__name__}; allowed: a torch.nn.Module (of a pipeline, its transformer "
-                              "or unet)")  # fmt: skip
+        raise InvalidArgument(
+            f"model: a {type(model).__name__}; allowed: a torch.nn.Module (of a pipeline, its transformer or unet)"
+        )
     transformers = sys.modules.get("transformers")
     kind = getattr(transformers, "PreTrainedModel", None) if hasattr(transformers, "AttentionInterface") else None
     if (kind is not None and isinstance(model, kind) and hasattr(model, "set_attn_implementation")
@@ -77,8 +79,17 @@ def _register() -> None:
     AttentionMaskInterface.register(_NAME, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
 
 
-def attention_forward(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, dropout: float = 0.0,
-                      scaling: float | None = None, is_causal: bool | None = None, **more: Any) -> tuple[Any, None]:  # fmt: skip
+def attention_forward(
+    module: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attention_mask: Any,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **more: Any,
+) -> tuple[Any, None]:
     """transformers' attention function: q ``[batch, heads, q_len, dim]``, the result ``[batch, q_len, heads, dim]``."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -92,8 +103,9 @@ def attention_forward(module: Any, query: Any, key: Any, value: Any, attention_m
         reason = "there is a position bias"
     if reason:
         scope.exact(reason)
-        return ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
-                                               is_causal=is_causal, **more)  # fmt: skip
+        return ALL_ATTENTION_FUNCTIONS["sdpa"](
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **more
+        )
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
     causal = bool(is_causal) and attention_mask is None and query.shape[2] > 1
@@ -101,6 +113,15 @@ def attention_forward(module: Any, query: Any, key: Any, value: Any, attention_m
         attention_mask = attention_mask[:, :, :, : key.shape[2]]
     sinks = more.get("s_aux")
     scope.note(recipe)
-    out = attention(query, key, value, mask=attention_mask, causal="top_left" if causal else False, scale=scaling,
-                    sinks=None if sinks is None else sinks.detach().float(), recipe=recipe, backend=scope.backend)  # fmt: skip
+    out = attention(
+        query,
+        key,
+        value,
+        mask=attention_mask,
+        causal="top_left" if causal else False,
+        scale=scaling,
+        sinks=None if sinks is None else sinks.detach().float(),
+        recipe=recipe,
+        backend=scope.backend,
+    )
     return out.transpose(1, 2).contiguous(), None

@@ -16,8 +16,22 @@ from ._arrays import family_of
 from ._library import check, lib, threads
 from .errors import InvalidArgument
 
-INPUTS = ("q", "k", "v", "mask", "kv_lengths", "alibi_slopes", "sinks", "causal_offsets", "cu_seqlens_q", "cu_seqlens_k",
-          "block_table", "c_k", "c_q", "q_base")  # fmt: skip
+INPUTS = (
+    "q",
+    "k",
+    "v",
+    "mask",
+    "kv_lengths",
+    "alibi_slopes",
+    "sinks",
+    "causal_offsets",
+    "cu_seqlens_q",
+    "cu_seqlens_k",
+    "block_table",
+    "c_k",
+    "c_q",
+    "q_base",
+)
 RESULTS = ("out", "lse")
 _WRITTEN = (*RESULTS, "out_a", "lse_a")
 #: Byte offset of each tensor's data pointer.
@@ -49,13 +63,15 @@ def parse_layout(layout: str) -> str:
     lower = layout.lower() if isinstance(layout, str) else layout
     if lower not in ("hnd", "nhd"):
         raise InvalidArgument(
-            f"layout: {layout!r}; allowed: 'hnd' [batch, heads, tokens, head_dim], 'nhd' [batch, tokens, heads, head_dim]"
+            f"layout: {layout!r}; allowed: 'hnd' [batch, heads, tokens, head_dim], "
+            "'nhd' [batch, tokens, heads, head_dim]"
         )
     return lower
 
 
 def parse_causal(causal: Any, offset: Any, same_length: bool) -> tuple[str, int, Any]:
-    """(kind, offset, offsets). `True` is refused where the two corners differ: half of the world means the other one."""
+    """(kind, offset, offsets). `True` is refused where the two corners differ: half of the world means the other
+    one."""
     if offset is not None:
         if causal not in (False, True, None, "offset"):
             raise InvalidArgument(f"causal: {causal!r} with causal_offset; allowed: one of the two")
@@ -65,8 +81,9 @@ def parse_causal(causal: Any, offset: Any, same_length: bool) -> tuple[str, int,
     if causal is True:
         if not same_length:
             raise InvalidArgument(
-                "causal: True is ambiguous where queries and keys differ in number; allowed: 'top_left' (key j is seen by "
-                "query i where j <= i; PyTorch's is_causal), 'bottom_right' (the last query sees every key), causal_offset"
+                "causal: True is ambiguous where queries and keys differ in number; allowed: 'top_left' (key j is seen "
+                "by query i where j <= i; PyTorch's is_causal), 'bottom_right' (the last query sees every key), "
+                "causal_offset"
             )
         return "top_left", 0, None
     if causal is False or causal is None:
@@ -197,8 +214,9 @@ _plans: dict[tuple, Plan] = {}
 
 def plan_for(family: Any, options: Options, arrays: dict[str, Any], fresh: tuple[str, ...] = (),
              fixed: tuple = (), one_shot: bool = True) -> Plan:  # fmt: skip
-    """The plan of arrays and options that look like these, made at the first of them. `fresh`: results that the call will
-    make itself; `fixed`: pairs of a name and what describe() answers, for tensors that have no data in this call."""
+    """The plan of arrays and options that look like these, made at the first of them. `fresh`: results that the call
+    will make itself; `fixed`: pairs of a name and what describe() answers, for tensors that have no data in this
+    call."""
     facts = family.facts
     looks = [facts(a) for a in arrays.values()]
     key = (family.name, options, one_shot, fresh, fixed, *arrays, *looks)

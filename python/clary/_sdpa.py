@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantized attention in models that call torch.nn.functional.scaled_dot_product_attention.
 
-While any scope is active, one function stands in its place; it asks the innermost scope for the recipe, and calls PyTorch's
-own where there is none. Scopes with a model learn from forward hooks which module is running.
+While any scope is active, one function stands in its place; it asks the innermost scope for the recipe, and calls
+PyTorch's own where there is none. Scopes with a model learn from forward hooks which module is running.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from . import _tracing, torch_ops
+from . import torch_ops
 from ._attention import attention
 from ._explain import explain
 from .errors import Error, InvalidArgument, Unsupported
@@ -34,8 +34,8 @@ class Scope:
     """What ``clary.sdpa`` and ``clary.patch`` give: a context manager, and what happened.
 
     Attributes:
-        calls: how often each recipe ran, ``"exact"`` where a recipe says so, and ``"exact: <reason>"`` for other calls that
-            went to PyTorch's own attention. Compiled code does not count.
+        calls: how often each recipe ran, ``"exact"`` where a recipe says so, and ``"exact: <reason>"`` for other calls
+            that went to PyTorch's own attention. Compiled code does not count.
     """
 
     def __init__(self, recipes: RecipeMap, policy: str, min_q_len: int, backend: str, model: Any):
@@ -123,7 +123,7 @@ def _remove(scope: Scope) -> None:
         F.scaled_dot_product_attention = _original
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _find_failure(recipe: str, backend: str, device: str, dtype: str, dim: int, dim_v: int) -> str:
     try:
         found = explain((1, 1, 64, dim), head_dim_v=dim_v, dtype=dtype, device=device, recipe=recipe, backend=backend)
@@ -169,7 +169,8 @@ def reason_for_exact(scope: Scope, recipe: str, q: Any, k: Any, v: Any, mask: An
 
 
 def _fits(q: Any, k: Any, v: Any, mask: Any, is_causal: bool, enable_gqa: bool) -> bool:
-    """Whether these are arguments that PyTorch takes too without broadcasting; its own errors are best raised by itself."""
+    """Whether these are arguments that PyTorch takes too without broadcasting; its own errors are best raised by
+    itself."""
     if mask is not None and (is_causal or mask.dim() > q.dim()):
         return False
     if k.shape[:-1] != v.shape[:-1] or q.shape[-1] != k.shape[-1] or q.shape[:-3] != k.shape[:-3]:
@@ -231,16 +232,19 @@ def sdpa(
             y = model(x)
         print(report.calls)
 
-    Masks, ``is_causal``, ``scale`` and ``enable_gqa`` are honoured. Calls that Clary cannot serve (dropout, gradients, other
-    types and devices, head dims that the recipe has no kernel for) go to PyTorch's own attention, with one log line for each
-    reason (logger "clary"), or raise. The replacement is seen by every thread, but not by code that holds the function itself
-    (``from torch.nn.functional import ...``), nor by code that torch.compile compiled before: enter first, then compile.
+    Masks, ``is_causal``, ``scale`` and ``enable_gqa`` are honoured. Calls that Clary cannot serve (dropout, gradients,
+    other types and devices, head dims that the recipe has no kernel for) go to PyTorch's own attention, with one log
+    line for each reason (logger "clary"), or raise. The replacement is seen by every thread, but not by code that holds
+    the function itself (``from torch.nn.functional import ...``), nor by code that torch.compile compiled before: enter
+    first, then compile.
 
     Args:
-        recipe: a recipe's text, a map of recipes as in :mod:`clary.recipe_map` (dict, or path of a .json file), which needs
+        recipe: a recipe's text, a map of recipes as in :mod:`clary.recipe_map` (dict, or path of a .json file), which
+        needs
             ``model``, or ``"exact"``.
         policy: ``"exact"`` or ``"raise"``: what to do with a call that Clary cannot serve.
-        min_q_len: calls with fewer queries stay with PyTorch: quantizing K and V anew for each decoded token does not pay.
+        min_q_len: calls with fewer queries stay with PyTorch: quantizing K and V anew for each decoded token does not
+        pay.
         backend: as in :func:`clary.attention`.
         model: limit the scope to what runs inside this module.
     """

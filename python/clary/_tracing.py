@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from .errors import NoGradient
@@ -22,12 +23,12 @@ def refuse_gradients(arrays: dict[str, Any]) -> None:
             raise NoGradient(_GRADIENT.format(name))
 
 
-def active(q: Any) -> bool:
-    """Whether this call must go through PyTorch's dispatcher: under torch.compile, torch.export and other tracers, and for
-    tensors that only pretend to hold data."""
+def active(arrays: Iterable[Any]) -> bool:
+    """Whether this call must go through PyTorch's dispatcher: under torch.compile, torch.export and other tracers, and
+    for tensors that only pretend to hold data."""
     from . import torch_ops
 
-    return torch_ops.active(q)
+    return torch_ops.active(arrays)
 
 
 def attention(options: Any, arrays: dict[str, Any], return_lse: bool) -> tuple[Any, Any]:

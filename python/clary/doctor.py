@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m clary doctor``: what this machine is, what of Clary runs on it, and whether it computes what it should.
 
-Every figure of the self-test is the relative L1 distance to exact attention in float64, which the library's own reference
-backend computes.
+Every figure of the self-test is the relative L1 distance to exact attention in float64, which the library's own
+reference backend computes.
 """
 
 from __future__ import annotations
@@ -22,9 +22,21 @@ from . import _library
 from ._explain import Kernel, explain, kernels
 from ._version import __version__
 
-#: The error that each preset may have on normal data of the self-test's size: twice what docs/accuracy.md records for it.
-_CEILING = {"int8_int8": 0.03, "int8_fp16": 0.024, "int8_bf16": 0.03, "int8_fp8": 0.08, "int4_int8": 0.3, "int4_fp16": 0.3,
-            "int4_fp8": 0.3, "fp4_fp4": 0.4, "fp16_fp16": 2e-3, "bf16_bf16": 1.2e-2, "fp32_fp32": 1e-4}  # fmt: skip
+#: The error that each preset may have on normal data of the self-test's size: twice what docs/accuracy.md records for
+#: it.
+_CEILING = {
+    "int8_int8": 0.03,
+    "int8_fp16": 0.024,
+    "int8_bf16": 0.03,
+    "int8_fp8": 0.08,
+    "int4_int8": 0.3,
+    "int4_fp16": 0.3,
+    "int4_fp8": 0.3,
+    "fp4_fp4": 0.4,
+    "fp16_fp16": 2e-3,
+    "bf16_bf16": 1.2e-2,
+    "fp32_fp32": 1e-4,
+}
 _NEWEST_DRIVER_API = "libcuda.so.1"
 
 
@@ -50,14 +62,19 @@ def gpu_advice(found: list[Kernel], driver: tuple[int, int] | None) -> str:
     """Why no GPU is used and what to do, in a sentence; or which kernels run."""
     cuda = [k for k in found if k.backend == "cuda"]
     if not cuda:
-        return "this build has no CUDA backend; install the wheel with CUDA, or build with CLARY_CUDA_ARCHS (docs/python.md)"
+        return (
+            "this build has no CUDA backend; install the wheel with CUDA, or build with CLARY_CUDA_ARCHS "
+            "(docs/python.md)"
+        )
     if usable := sorted({k.arch for k in cuda if k.usable}):
         return f"CUDA kernels for {', '.join(usable)} run here"
     if driver is None:
         return "no NVIDIA driver on this machine (libcuda.so.1 is absent or finds no GPU)"
     if driver < (13, 0):
-        return (f"the NVIDIA driver supports CUDA {driver[0]}.{driver[1]}, and this build's code was made by nvcc 13, which "
-                "needs driver 580 or newer: update the driver")  # fmt: skip
+        return (
+            f"the NVIDIA driver supports CUDA {driver[0]}.{driver[1]}, and this build's code was made by nvcc 13, "
+            "which needs driver 580 or newer: update the driver"
+        )
     reasons = [k.reason for k in cuda if "this build" not in k.reason] or [cuda[0].reason]
     return f"no CUDA kernel runs here: {reasons[0]}"
 
@@ -73,20 +90,30 @@ def environment() -> dict[str, Any]:
             p = torch.cuda.get_device_properties(i)
             gpus.append(f"{p.name}, sm{p.major}{p.minor}, {p.total_memory / 2**30:.0f} GiB")
     return {
-        "clary": __version__, "build": _library.build_info(), "library": f"{_library.path} (sha256 {digest})",
-        "python": platform.python_version(), "os": f"{platform.platform()}, {platform.machine()}",
-        "torch": _version_of("torch"), "numpy": _version_of("numpy"), "transformers": _version_of("transformers"),
-        "diffusers": _version_of("diffusers"), "sageattention": _version_of("sageattention"),
+        "clary": __version__,
+        "build": _library.build_info(),
+        "library": f"{_library.path} (sha256 {digest})",
+        "python": platform.python_version(),
+        "os": f"{platform.platform()}, {platform.machine()}",
+        "torch": _version_of("torch"),
+        "numpy": _version_of("numpy"),
+        "transformers": _version_of("transformers"),
+        "diffusers": _version_of("diffusers"),
+        "sageattention": _version_of("sageattention"),
         "cpu_threads": _library.get_num_threads(),
         "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith("CLARY_")},
-        "driver": f"CUDA {driver[0]}.{driver[1]}" if driver else None, "gpus": gpus, "gpu_note": gpu_advice(found, driver),
+        "driver": f"CUDA {driver[0]}.{driver[1]}" if driver else None,
+        "gpus": gpus,
+        "gpu_note": gpu_advice(found, driver),
         "kernels": {k.name: k.reason or "usable" for k in found if k.backend != "reference"},
-    }  # fmt: skip
+    }
 
 
 def chosen_kernels(device: str) -> dict[str, str]:
     """The kernel that recipe "auto" takes, by head dim."""
-    return {f"head_dim {dim}": explain((1, 8, 1024, dim), device=device)["kernel"] or "none" for dim in (64, 128, 256, 512)}
+    return {
+        f"head_dim {dim}": explain((1, 8, 1024, dim), device=device)["kernel"] or "none" for dim in (64, 128, 256, 512)
+    }
 
 
 def self_test() -> list[dict[str, Any]]:
@@ -169,8 +196,20 @@ def run(as_json: bool = False) -> int:
 
 
 def _print(report: dict[str, Any]) -> None:
-    for name in ("clary", "build", "library", "python", "os", "torch", "numpy", "transformers", "diffusers", "sageattention",
-                 "cpu_threads", "driver"):  # fmt: skip
+    for name in (
+        "clary",
+        "build",
+        "library",
+        "python",
+        "os",
+        "torch",
+        "numpy",
+        "transformers",
+        "diffusers",
+        "sageattention",
+        "cpu_threads",
+        "driver",
+    ):
         print(f"{name:14} {report[name] if report[name] is not None else 'not found'}")
     for name, value in report["environment"].items():
         print(f"{'environment':14} {name}={value}")

@@ -4,8 +4,9 @@
     {"default": "int8_int8:accurate",
      "layers": {"model.layers.0": "exact", "model.layers.*.cross_attn": "int8_fp16"}}
 
-Keys of ``layers`` are qualified module names (``model.named_modules()``) or patterns with ``*`` and ``?``; a name counts for
-everything inside that module that has no entry of its own. An exact name comes before patterns, patterns in their order.
+Keys of ``layers`` are qualified module names (``model.named_modules()``) or patterns with ``*`` and ``?``; a name
+counts for everything inside that module that has no entry of its own. An exact name comes before patterns, patterns in
+their order.
 ``"exact"`` leaves the host's own attention in place.
 """
 
@@ -39,7 +40,8 @@ class RecipeMap:
                 explain((1, 1, 1, 64), recipe=recipe)  # raises where the text means nothing
 
     def of_modules(self, names: Iterable[str]) -> dict[str, str]:
-        """The recipe of each module that has an entry of its own, by qualified name; ``""``, the model, has the default.
+        """The recipe of each module that has an entry of its own, by qualified name; ``""``, the model, has the
+        default.
         Raises InvalidArgument where an entry matches no module: it would be ignored without a word."""
         found, unused = {"": self.default}, set(self.layers)
         for name in filter(None, names):
@@ -48,8 +50,10 @@ class RecipeMap:
                 found[name] = self.layers[name if name in self.layers else matching[0]]
                 unused.difference_update(matching)
         if unused:
-            raise InvalidArgument(f"recipes: no module of the model is called {min(unused)!r}; allowed: names and patterns of "
-                                  "model.named_modules()")  # fmt: skip
+            raise InvalidArgument(
+                f"recipes: no module of the model is called {min(unused)!r}; allowed: names and patterns of "
+                "model.named_modules()"
+            )
         return found
 
     def save(self, path: str | os.PathLike) -> None:
@@ -76,5 +80,7 @@ def recipe_map(recipes: Any) -> RecipeMap:
         raise InvalidArgument("recipes: allowed: a recipe's text, a .json file, or {'default': ..., 'layers': {...}}")
     layers = recipes.get("layers", {})
     if not isinstance(layers, Mapping):
-        raise InvalidArgument(f"recipes: 'layers' is a {type(layers).__name__}; allowed: an object of names and recipes")
+        raise InvalidArgument(
+            f"recipes: 'layers' is a {type(layers).__name__}; allowed: an object of names and recipes"
+        )
     return RecipeMap(recipes.get("default", "auto"), dict(layers))

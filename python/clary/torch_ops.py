@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators of PyTorch's dispatcher, for torch.compile, torch.export and whatever else traces: torch.ops.clary.attention
-and torch.ops.clary.merge. Registered when the first torch.Tensor comes along.
+"""Operators of PyTorch's dispatcher, for torch.compile, torch.export and whatever else traces:
+torch.ops.clary.attention and torch.ops.clary.merge. Registered when the first torch.Tensor comes along.
 
 Made with torch.library.Library, which every PyTorch from 2.0 on has. The fakes are kernels of the Meta key; they give
-shape, strides and type, and PyTorch adds the device. Eager calls do not pass here: the dispatcher costs some microseconds.
+shape, strides and type, and PyTorch adds the device. Eager calls do not pass here: the dispatcher costs some
+microseconds.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -92,9 +94,12 @@ _jit_state = torch._C._get_tracing_state
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-def active(q: torch.Tensor) -> bool:
-    """Whether a call must go through the dispatcher: somebody traces, or q only pretends to hold data."""
-    return compiling() or type(q) not in _PLAIN or q.is_meta or _modes() > 0 or _jit_state() is not None
+def active(arrays: Iterable[Any]) -> bool:
+    """Whether a call must go through the dispatcher: somebody traces, or one of the tensors only pretends to hold data
+    (a result that is still on its way from another rank is such a one)."""
+    if compiling() or _modes() > 0 or _jit_state() is not None:
+        return True
+    return any(isinstance(a, torch.Tensor) and (type(a) not in _PLAIN or a.is_meta) for a in arrays)
 
 
 def call_attention(options: Options, arrays: dict[str, Any], return_lse: bool) -> tuple[torch.Tensor, torch.Tensor]:

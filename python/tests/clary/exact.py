@@ -22,7 +22,8 @@ def visible(q_len, kv_len, causal, offset=None):
 
 
 def exact(q, k, v, scale=None, mask=None, sinks=None):
-    """(out, lse) of [batch, heads, tokens, dim]; mask bool (true = visible) or additive; a row that sees nothing: 0, -inf."""
+    """(out, lse) of [batch, heads, tokens, dim]; mask bool (true = visible) or additive; a row that sees nothing: 0,
+    -inf."""
     q, k, v = (np.asarray(a, dtype=np.float64) for a in (q, k, v))
     group = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, group, 1), np.repeat(v, group, 1)

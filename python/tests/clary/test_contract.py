@@ -26,14 +26,16 @@ def test_layouts_and_recipes(arrays, rng, recipe, layout):
     out, lse = clary.attention(*map(arrays, given), layout=layout, recipe=recipe, return_lse=True)
     reference, reference_lse = exact(q, k, v)
     assert tuple(out.shape) == given[0].shape
-    assert (out.flags["C_CONTIGUOUS"] if arrays.kind == "numpy" else out.is_contiguous())
+    assert out.flags["C_CONTIGUOUS"] if arrays.kind == "numpy" else out.is_contiguous()
     check(arrays, out if layout == "hnd" else arrays.numpy(out).swapaxes(1, 2) if arrays.kind == "numpy"
           else out.transpose(1, 2), reference, recipe.split(":")[0])  # fmt: skip
     assert tuple(lse.shape) == (2, 4, 130)  # T52: in both layouts
     assert np.abs(arrays.numpy(lse) - reference_lse).max() < 0.05
 
 
-@pytest.mark.parametrize("lengths", [(1, 1), (1, 64), (1, 5000), (7, 65), (63, 127), (77, 77), (129, 1000), (1001, 503)])
+@pytest.mark.parametrize(
+    "lengths", [(1, 1), (1, 64), (1, 5000), (7, 65), (63, 127), (77, 77), (129, 1000), (1001, 503)]
+)
 def test_t21_t23_t26_lengths(arrays, rng, lengths):
     q, k, v = qkv(rng, batch=1, heads=2, q_len=lengths[0], kv_len=lengths[1])
     check(arrays, clary.attention(*map(arrays, (q, k, v))), exact(q, k, v)[0], slack=1.5)
@@ -201,7 +203,12 @@ def test_padding_alibi_and_sinks(arrays, rng):
     check(arrays, out, exact(q, k, v, mask=real)[0], slack=1.5)
     slopes = np.array([0.5, 0.25, 0.1, 0.0], np.float32)
     bias = -slopes[:, None, None] * abs(keys[:, None] - keys)
-    check(arrays, clary.attention(*map(arrays, (q, k, v)), alibi_slopes=arrays(slopes)), exact(q, k, v, mask=bias)[0], slack=2)
+    check(
+        arrays,
+        clary.attention(*map(arrays, (q, k, v)), alibi_slopes=arrays(slopes)),
+        exact(q, k, v, mask=bias)[0],
+        slack=2,
+    )
     sinks = np.array([0.0, 3.0, -2.0, 5.0], np.float32)
     out, lse = clary.attention(*map(arrays, (q, k, v)), sinks=arrays(sinks), return_lse=True)
     reference, reference_lse = exact(q, k, v, sinks=sinks)
@@ -237,7 +244,8 @@ def test_t28_t34_strided_views(arrays, rng):
 
 
 def test_t28_t29_offsets_beyond_2_to_31():
-    """Views of a fused projection of 4.3 GB, of which a hundredth is touched: the last keys lie behind 2^31 elements."""
+    """Views of a fused projection of 4.3 GB, of which a hundredth is touched: the last keys lie behind 2^31
+    elements."""
     length, width = 99_866, 3 * 56 * 128
     memory = mmap.mmap(-1, length * width * 2)  # pages that nobody writes stay unreal
     memory.madvise(mmap.MADV_NOHUGEPAGE)
@@ -259,7 +267,10 @@ def test_t28_t29_offsets_beyond_2_to_31():
 def test_t36_more_than_65535_heads(arrays, rng):
     q, k, v = qkv(rng, batch=1, heads=70_000, q_len=3, dim=16)
     out = arrays.numpy(clary.attention(*map(arrays, (q, k, v))))
-    assert rel_l1(out, exact(q, k, v)[0]) < 0.03 and rel_l1(out[:, -100:], exact(q[:, -100:], k[:, -100:], v[:, -100:])[0]) < 0.05
+    assert (
+        rel_l1(out, exact(q, k, v)[0]) < 0.03
+        and rel_l1(out[:, -100:], exact(q[:, -100:], k[:, -100:], v[:, -100:])[0]) < 0.05
+    )
 
 
 def test_t16_inputs_stay_as_they_are(arrays, rng):

@@ -22,7 +22,14 @@ def call(*arguments, **environment):
 def test_report():
     code, out, err = call("doctor", CLARY_NUM_THREADS="1")
     assert code == 0, out + err
-    for text in ("clary ", clary.build_info(), "CLARY_NUM_THREADS=1", "auto on cpu", "head_dim 128: cpu_", "self-test: "):
+    for text in (
+        "clary ",
+        clary.build_info(),
+        "CLARY_NUM_THREADS=1",
+        "auto on cpu",
+        "head_dim 128: cpu_",
+        "self-test: ",
+    ):
         assert text in out
     assert "FAILED" not in out and out.count("  ok") >= 4
 
@@ -69,7 +76,11 @@ def test_explain():
     assert clary.explain(np.zeros((1, 64, 4, 32), np.float32), layout="nhd")["problem"]["q_heads"] == 4
     masked = clary.explain((1, 2, 10, 64), (1, 2, 20, 64), mask="bool", window=(3, 3), scale=0.5)
     assert masked["problem"]["kv_len"] == 20 and masked["problem"]["scale"] == 0.5
-    for wrong, text in [({"device": "tpu"}, "device: 'tpu'"), ({"dtype": "int3"}, "dtype: dtype int3"), ({"recipe": "x"}, "recipe: ")]:
+    for wrong, text in [
+        ({"device": "tpu"}, "device: 'tpu'"),
+        ({"dtype": "int3"}, "dtype: dtype int3"),
+        ({"recipe": "x"}, "recipe: "),
+    ]:
         with pytest.raises(clary.InvalidArgument, match=text):
             clary.explain((1, 2, 10, 64), **wrong)
     with pytest.raises(clary.InvalidArgument, match="allowed: 4 dimensions"):

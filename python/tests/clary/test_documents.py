@@ -24,6 +24,7 @@ def examples():
 
 @pytest.mark.parametrize("code", list(examples()))
 def test_example(code, tmp_path):
-    done = subprocess.run([sys.executable, "-W", "error::FutureWarning:clary", "-c", code], capture_output=True, text=True,
-                          cwd=tmp_path)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-W", "error::FutureWarning:clary", "-c", code], capture_output=True, text=True, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr

@@ -41,8 +41,10 @@ def test_options(good, options, text):
 def test_unknown_keyword(good):
     for function in (clary.attention, clary.attention_consume, clary.quantize_kv):
         with pytest.raises(TypeError, match="is_causal"):
-            function(*(good if function is clary.attention else [good] if function is clary.attention_consume else good[1:]),
-                     is_causal=True)  # fmt: skip
+            function(
+                *(good if function is clary.attention else [good] if function is clary.attention_consume else good[1:]),
+                is_causal=True,
+            )
 
 
 @pytest.mark.parametrize("name, dtype", [("float64", "fp64"), ("int32", "int32"), ("int8", "int8"), ("bool", "bool")])
@@ -85,7 +87,10 @@ def test_masks_and_vectors(good, arrays):
         ({"kv_lengths": arrays(np.zeros(2, np.float32))}, "kv_lengths: dtype fp32"),
         ({"alibi_slopes": arrays(np.zeros(2, np.float32))}, "alibi_slopes: length is 2, but q has heads 4"),
         ({"sinks": arrays(np.zeros(4, np.float16))}, "sinks: dtype fp16"),
-        ({"c_k": arrays(np.zeros((2, 2, 64), np.float32)), "recipe": "int8_fp16:fast+no_smooth_k"}, "c_k: given, but recipe"),
+        (
+            {"c_k": arrays(np.zeros((2, 2, 64), np.float32)), "recipe": "int8_fp16:fast+no_smooth_k"},
+            "c_k: given, but recipe",
+        ),
         ({"out": arrays(np.zeros((2, 4, 10, 63), np.float32))}, "out: head_dim is 63, but v has 64"),
         ({"out": arrays(np.zeros((2, 4, 10, 64), np.int32))}, "out: dtype int32"),
         ({"out": good[0]}, "out: is the memory of q; allowed: memory of its own"),
@@ -100,7 +105,11 @@ def test_contents_on_the_cpu(rng):
     with pytest.raises(clary.InvalidArgument, match=r"kv_lengths\[1\]: 11; allowed: 0..10"):
         clary.attention(q, k, v, kv_lengths=np.array([3, 11]))
     packed = [np.ascontiguousarray(a[0].swapaxes(0, 1)) for a in (q, k, v)]
-    for cu, text in [([0, 5, 9], "allowed: the 10 tokens"), ([1, 5, 10], "allowed: 0"), ([0, 7, 5, 10], "not decreasing")]:
+    for cu, text in [
+        ([0, 5, 9], "allowed: the 10 tokens"),
+        ([1, 5, 10], "allowed: 0"),
+        ([0, 7, 5, 10], "not decreasing"),
+    ]:
         with pytest.raises(clary.InvalidArgument, match=text):
             clary.attention_varlen(*packed, np.array(cu, np.int32), np.array(cu, np.int32))
     with pytest.raises(clary.InvalidArgument, match="longer than the given maximum 4"):
@@ -149,7 +158,10 @@ def test_odd_numpy_arrays(rng):
 def test_merge_refuses(good):
     q, k, v = good
     out, lse = clary.attention(q, k, v, return_lse=True)
-    for wrong, text in [((out[0], lse, out, lse), "lse_a: 3 dimensions; allowed: 2"), ((out, lse, out[:, :2], lse), "heads is 2")]:
+    for wrong, text in [
+        ((out[0], lse, out, lse), "lse_a: 3 dimensions; allowed: 2"),
+        ((out, lse, out[:, :2], lse), "heads is 2"),
+    ]:
         with pytest.raises(clary.InvalidArgument, match=text):
             clary.merge(*wrong)
 

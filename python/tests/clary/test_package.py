@@ -17,7 +17,9 @@ PACKAGE = Path(clary.__file__).parent
 
 
 def python(code, **environment):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment})
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}
+    )
 
 
 def test_p7_p9_import_brings_nothing_and_changes_nothing():
@@ -71,7 +73,7 @@ def test_structs_are_those_of_the_header(tmp_path):
         lines.append(f'printf("{ours} %zu\\n", sizeof({theirs}));')
         for field, _ in getattr(_structs, ours)._fields_:
             lines.append(f'printf("{ours}.{field} %zu\\n", offsetof({theirs}, {field}));')
-    code = '#include <clary/clary.h>\n#include <stdio.h>\nint main(void) {' + "".join(lines) + "}"
+    code = "#include <clary/clary.h>\n#include <stdio.h>\nint main(void) {" + "".join(lines) + "}"
     binary = tmp_path / "sizes"
     subprocess.run([compiler, "-xc", "-", f"-I{header}", "-o", str(binary)], input=code, text=True, check=True)
     for line in subprocess.run([str(binary)], capture_output=True, text=True, check=True).stdout.splitlines():

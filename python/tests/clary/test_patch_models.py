@@ -25,8 +25,15 @@ def close(out, reference, limit=0.05):
 
 def llama(layers=3):
     transformers = pytest.importorskip("transformers")
-    config = transformers.LlamaConfig(hidden_size=128, intermediate_size=256, num_hidden_layers=layers, vocab_size=500,
-                                      num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256)  # fmt: skip
+    config = transformers.LlamaConfig(
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=layers,
+        vocab_size=500,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+    )
     return transformers.LlamaForCausalLM(config).eval()
 
 
@@ -55,7 +62,9 @@ def test_recipes_by_layer_of_a_language_model():
     with clary.patch(model, {"default": "exact"}) as patched:
         assert torch.equal(model(ids).logits, plain)
     assert patched.calls == {"exact": 3}
-    with clary.patch(model, {"default": "int8_int8", "layers": {"model.layers.0": "exact", "*.1.self_attn": "int8_fp16"}}) as p:
+    with clary.patch(
+        model, {"default": "int8_int8", "layers": {"model.layers.0": "exact", "*.1.self_attn": "int8_fp16"}}
+    ) as p:
         close(model(ids).logits, plain)
     assert p.calls == {"exact": 1, "int8_fp16": 1, "int8_int8": 1}
     with pytest.raises(clary.InvalidArgument, match="no module of the model is called 'layers.0'"):
@@ -120,10 +129,18 @@ def test_a_diffusion_transformer(backend):
 
 def test_an_image_unet_with_cross_attention():
     diffusers = pytest.importorskip("diffusers")
-    model = diffusers.UNet2DConditionModel(block_out_channels=(32, 64), layers_per_block=1, sample_size=16, in_channels=4,
-                                           out_channels=4, cross_attention_dim=32, attention_head_dim=8, norm_num_groups=8,
-                                           down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
-                                           up_block_types=("UpBlock2D", "CrossAttnUpBlock2D")).eval()  # fmt: skip
+    model = diffusers.UNet2DConditionModel(
+        block_out_channels=(32, 64),
+        layers_per_block=1,
+        sample_size=16,
+        in_channels=4,
+        out_channels=4,
+        cross_attention_dim=32,
+        attention_head_dim=8,
+        norm_num_groups=8,
+        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+    ).eval()
     sample, text = torch.randn(2, 4, 16, 16), torch.randn(2, 77, 32)
     plain = model(sample, 3, text).sample
     with clary.patch(model, {"default": "exact", "layers": {"*.attn2": "int8_int8"}}, policy="raise") as patched:

@@ -201,7 +201,8 @@ def test_subclasses_and_transforms():
 
 
 def test_what_a_gpu_call_is_given(monkeypatch):
-    """Stream, workspace and device of a call on CUDA tensors, as the library sees them; here the tensors lie on the CPU."""
+    """Stream, workspace and device of a call on CUDA tensors, as the library sees them; here the tensors lie on the
+    CPU."""
     import ctypes
 
     from clary import _attention, _problem, _structs
