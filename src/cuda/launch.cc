@@ -25,17 +25,24 @@ Status raise_shared_limit(const Kernel& kernel, int device, uint32_t bytes) {
 
 }  // namespace
 
-Status launch(const Kernel& kernel, int device, int64_t blocks, uint32_t shared_bytes, const void* params,
-              void* stream) {
+Status launch(const Kernel& kernel, int device, int64_t blocks, uint32_t shared_bytes, const void* params, void* stream,
+              bool overlaps) {
     if (blocks == 0) return Status::ok();
     if (blocks > kMaxBlocks)
         return unsupported(fmt::format("q, k: {} blocks of {}; allowed: up to 2^31 - 1", blocks, kernel.name));
     CLARY_RETURN_IF_ERROR(raise_shared_limit(kernel, device, shared_bytes));
     void* arguments[] = {const_cast<void*>(params)};
-    const cudaError_t error = cudaLaunchKernel(kernel.function, dim3(static_cast<unsigned>(blocks)),
-                                               dim3(static_cast<unsigned>(kernel.threads)), arguments, shared_bytes,
-                                               static_cast<cudaStream_t>(stream));
-    return status_of(error, kernel.name);
+    cudaLaunchAttribute overlap{};
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(blocks));
+    config.blockDim = dim3(static_cast<unsigned>(kernel.threads));
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = static_cast<cudaStream_t>(stream);
+    config.attrs = &overlap;
+    config.numAttrs = overlaps ? 1 : 0;
+    return status_of(cudaLaunchKernelExC(&config, kernel.function, arguments), kernel.name);
 }
 
 }  // namespace clary::cuda

@@ -20,8 +20,9 @@ struct Kernel {
 };
 
 // One-dimensional grid on `stream` of the current device, whose index is `device`. `params` is the kernel's only
-// parameter. No blocks: nothing happens.
-Status launch(const Kernel& kernel, int device, int64_t blocks, uint32_t shared_bytes, const void* params,
-              void* stream);
+// parameter. No blocks: nothing happens. `overlaps`: it may start before the kernel ahead of it in the stream has ended, if
+// that one lets it (T::let_next_start, T::wait_for_previous); for sm90 and later.
+Status launch(const Kernel& kernel, int device, int64_t blocks, uint32_t shared_bytes, const void* params, void* stream,
+              bool overlaps = false);
 
 }  // namespace clary::cuda

@@ -92,15 +92,15 @@ std::string refusal(const Arch& arch, const AttentionDesc& desc) {
                        helps ? "tile=64" : "smaller head dims");
 }
 
-Status quantize(const Arch&, const Call& call, int64_t kv_capacity, void* packed_q, void* packed_kv,
+Status quantize(const Arch& arch, const Call& call, int64_t kv_capacity, void* packed_q, void* packed_kv,
                 const void* ready) {
     const AttentionDesc& desc = call.desc;
     const DeviceGuard guard(desc.device_index);
     CLARY_RETURN_IF_ERROR(guard.status());
     const QuantizeEntry& kernels = *find_quantize(desc);
-    const gpu::QuantizeParams params = gpu::quantize_params(desc, kv_capacity, packed_q, packed_kv, ready);
-    const auto run = [&](const QuantizeEntry::Stage& stage, int64_t blocks) {
-        return launch(stage.kernel, desc.device_index, blocks, stage.shared_bytes, &params, call.stream);
+    gpu::QuantizeParams params = gpu::quantize_params(desc, kv_capacity, packed_q, packed_kv, ready);
+    const auto run = [&](const QuantizeEntry::Stage& stage, int64_t blocks, bool overlaps = false) {
+        return launch(stage.kernel, desc.device_index, blocks, stage.shared_bytes, &params, call.stream, overlaps);
     };
     if (!desc.recipe.quantized()) return run(kernels.exact, gpu::pack_blocks(params));
     if (packed_kv != nullptr) {
@@ -108,7 +108,13 @@ Status quantize(const Arch&, const Call& call, int64_t kv_capacity, void* packed
         if (desc.recipe.v_scale == VScale::kChannel)
             CLARY_RETURN_IF_ERROR(run(kernels.channel_scale, gpu::channel_blocks(params)));
     }
-    return run(kernels.pack, gpu::pack_blocks(params));
+    const gpu::Machine machine = machine_of(arch.capability);
+    const bool whole = gpu::whole(params) && machine.async_copies &&
+                       kernels.pack_whole.shared_bytes <= std::min(arch.shared_bytes, machine.shared_bytes);
+    if (whole) params.run = gpu::long_run(params);
+    // Behind the kernels above, which let it start.
+    return run(whole ? kernels.pack_whole : kernels.pack, gpu::pack_blocks(params),
+               packed_kv != nullptr && arch.capability >= 90);
 }
 
 Status append(const Arch&, const Call& call, int64_t kv_capacity, void* packed_kv) {

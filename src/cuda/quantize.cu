@@ -16,7 +16,8 @@ using Statistics = gpu::StatisticsKernel<Target, kConfig>;
 using ChannelScale = gpu::ChannelScaleKernel<Target, kConfig>;
 using Pack = gpu::PackKernel<Target, kConfig>;
 using Exact = gpu::ExactKernel<Target, kConfig>;
-using Append = gpu::PackKernel<Target, kConfig, true>;
+using PackWhole = gpu::PackKernel<Target, kConfig, gpu::PackKind::kWhole>;
+using Append = gpu::PackKernel<Target, kConfig, gpu::PackKind::kAppend>;
 using Advance = gpu::AdvanceKernel<Target, kConfig>;
 
 }  // namespace
@@ -38,6 +39,7 @@ using Advance = gpu::AdvanceKernel<Target, kConfig>;
 CLARY_KERNEL(statistics, Statistics)
 CLARY_KERNEL(channel_scale, ChannelScale)
 CLARY_KERNEL(pack, Pack)
+CLARY_KERNEL(pack_whole, PackWhole)
 CLARY_KERNEL(pack_exact, Exact)
 CLARY_KERNEL(append, Append)
 CLARY_KERNEL(advance, Advance)
@@ -49,6 +51,7 @@ const QuantizeEntry CLARY_NAME(quantize){kConfig,
                                          CLARY_STAGE(statistics, Statistics),
                                          CLARY_STAGE(channel_scale, ChannelScale),
                                          CLARY_STAGE(pack, Pack),
+                                         CLARY_STAGE(pack_whole, PackWhole),
                                          CLARY_STAGE(pack_exact, Exact),
                                          CLARY_STAGE(append, Append),
                                          CLARY_STAGE(advance, Advance)};

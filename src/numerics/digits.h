@@ -88,6 +88,15 @@ CLARY_HD constexpr int8_t digit(int units, int column) {
     return static_cast<int8_t>((units + column) >> 5);
 }
 
+// Those of four columns, the first in the low byte. Columns from 32 - units % 32 on hold the larger of two digits.
+CLARY_HD constexpr uint32_t digits(int units, int column) {
+    const int smaller = 32 - (units & 31) - column;
+    const int shift = 4 * (smaller < 0 ? 0 : smaller > 4 ? 4 : smaller);  // half the bits of smaller ones
+    const uint32_t larger = 0xffffffffu << shift << shift;
+    const auto digit = static_cast<uint32_t>(units >> 5);
+    return (((digit + 1) & 0xff) * 0x01010101u & larger) | ((digit & 0xff) * 0x01010101u & ~larger);
+}
+
 // The V need of a tile as the other V functions expect it: floored, so that a tile of zeros has a scale.
 CLARY_HD constexpr float v_tile_scale(float largest_need) { return detail::larger(largest_need, kScaleFloor); }
 

@@ -42,6 +42,7 @@ struct Sim {
     static constexpr int kLanes = kMachine.lanes;
     static constexpr uint32_t kSharedBytes = kMachine.shared_bytes;
     static constexpr bool kAsyncCopies = kMachine.async_copies;
+    static constexpr bool kPacksE4m3 = true;
 
     // -- geometry --
     static int lane() { return current->index; }
@@ -114,6 +115,10 @@ struct Sim {
         char none{};
         meet("wave_sync()", {file, line}, none, [](Met<char> met) { ++met.wave.step; });
     }
+
+    // Launches follow each other.
+    static void let_next_start() {}
+    static void wait_for_previous() {}
 
     // -- collectives --
     template <Word X>

@@ -31,6 +31,20 @@ void launch(int64_t blocks, const QuantizeParams& p) {
     ASSERT_TRUE(report.ok()) << report.describe();
 }
 
+// Runs of slabs that whole problems are packed in: long ones although no simulated problem is large.
+inline constexpr int32_t kRun = 3;
+
+template <class T, QuantizeConfig kConfig>
+void pack_as(QuantizeParams p) {
+    using Whole = gpu::PackKernel<T, kConfig, gpu::PackKind::kWhole>;
+    if (Whole::kFits && gpu::whole(p)) {
+        p.run = kRun;
+        launch<T, Whole>(pack_blocks(p), p);
+    } else {
+        launch<T, gpu::PackKernel<T, kConfig>>(pack_blocks(p), p);
+    }
+}
+
 // What the host does on a GPU, see gpu/quantize/configs.h.
 template <class T, QuantizeConfig kConfig>
 void quantize_as(const QuantizeParams& p) {
@@ -40,12 +54,12 @@ void quantize_as(const QuantizeParams& p) {
         if (p.desc.recipe.v_scale == VScale::kChannel)
             launch<T, gpu::ChannelScaleKernel<T, kConfig>>(channel_blocks(p), p);
     }
-    launch<T, gpu::PackKernel<T, kConfig>>(pack_blocks(p), p);
+    pack_as<T, kConfig>(p);
 }
 template <class T, QuantizeConfig kConfig>
 void append_as(const QuantizeParams& p) {
     if (p.desc.recipe.quantized())
-        launch<T, gpu::PackKernel<T, kConfig, true>>(pack_blocks(p), p);
+        launch<T, gpu::PackKernel<T, kConfig, gpu::PackKind::kAppend>>(pack_blocks(p), p);
     else
         launch<T, gpu::ExactKernel<T, kConfig>>(pack_blocks(p), p);
     launch<T, gpu::AdvanceKernel<T, kConfig>>(p.desc.batch, p);

@@ -144,7 +144,8 @@ void run_case(const Case& c, const char* recipe) {
     quantize<T>(packed.params(desc));
     if (testing::Test::HasFatalFailure()) return;
     EXPECT_EQ(problem.damage(), "");
-    const bool loud = c.values == Values::kLoudToken || c.values == Values::kHugeV;
+    // Sums are rounded at the size of their terms.
+    const bool loud = c.values == Values::kLoudToken || c.values == Values::kHugeV || c.values == Values::kLargeK;
     expect_as_reference(desc, packed, kMeanError * (loud ? 100 : 1));
 }
 
@@ -214,6 +215,7 @@ TEST(QuantizeMachines, AsReference) {
         }
         if (!has_config(case_named(name))) continue;
         run_case<sim::Sim<gpu::kSm75>>(case_named(name), "int8_int8");
+        run_case<sim::Sim<gpu::kSm80>>(case_named(name), "int8_fp8");  // of chips that have other FP8 products
         for (const char* recipe : {"int8_fp8", "int4_fp8+accum=fp32_fp16", "int8_fp8+v_scale=channel_tile+smooth_v"}) {
             run_case<sim::Sim<gpu::kSm89>>(case_named(name), recipe);
             if (HasFatalFailure()) return;
@@ -289,7 +291,7 @@ struct TrueMeans {
 };
 
 TEST(QuantizeVectors, OfFewTokensAreThoseOfAll) {
-    const Case c{.name = "few", .batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = 250, .kv_len = 512, .dim = 48};
+    const Case c{.name = "few", .batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = 64, .kv_len = 256, .dim = 48};
     Problem problem(c);
     const AttentionDesc desc = desc_of(problem.params, "int8_int8+smooth_v");
     Packed packed(desc);
@@ -318,9 +320,9 @@ TEST(QuantizeVectors, OfManyTokensAreNearThoseOfAll) {
             Packed packed(desc);
             quantize<sim::Sim<gpu::kSm80>>(packed.params(desc));
             if (HasFatalFailure()) return;
-            // Deviations are 1; a mean of 512 is off by 1/22.6, five times that never in 96 channels. The alternating
+            // Deviations are 1; a mean of 256 is off by 1/16, five times that never in 96 channels. The alternating
             // channel deviates by 50; a sample that fell in step with it would be off by 50.
-            constexpr double kOff = 5 / 22.6;
+            constexpr double kOff = 5 / 16.0;
             const TrueMeans means(desc, 0, 0);
             std::vector<float> c_k(packed.vectors("c_k"), packed.vectors("c_k") + 32);
             if (values == Values::kAlternating) {

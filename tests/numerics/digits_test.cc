@@ -29,6 +29,11 @@ TEST(Digits, EveryUnitCountSplitsEvenly) {
         ASSERT_GE(low, -127) << units;
         ASSERT_LE(high, 127) << units;
         ASSERT_LE(high - low, 1) << units;
+        for (int column = 0; column < 32; column += 4) {
+            uint32_t four = 0;
+            for (int i = 0; i < 4; ++i) four |= uint32_t{static_cast<uint8_t>(digit(units, column + i))} << 8 * i;
+            ASSERT_EQ(digits(units, column), four) << units;
+        }
     }
 }
 

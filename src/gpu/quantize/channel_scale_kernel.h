@@ -22,6 +22,7 @@ class ChannelScaleKernel {
     static constexpr uint32_t kSharedBytes = Channels::kBytes;
 
     CLARY_DEVICE static void run(const QuantizeParams& p) {
+        T::let_next_start();
         const AttentionDesc& desc = p.desc;
         const Slab slab = slab_of(p, T::block(0));
         if (slab.is_q || !T::any(slab.exists && slab.count > 0)) return;
@@ -30,7 +31,7 @@ class ChannelScaleKernel {
         x.load(desc.v, desc.head_dim_v, slab.count,
                RowsFrom{token_address(desc, desc.v, slab.b, slab.h, slab.sequence, false), slab.first});
         if (p.v_mean != nullptr) {
-            x.subtract(typename Row::Columns(p.v_mean + head * kConfig.dim_v), 1);
+            x.subtract(p.v_mean + head * kConfig.dim_v);
             x.clear_from(slab.count);
         }
         if (desc.recipe.rotate_v) x.rotate(static_cast<int>(desc.head_dim_v));

@@ -5,12 +5,13 @@
 //
 //   quantized recipes   StatisticsKernel     statistics_blocks(p)   where K and V are wanted (statistics_kernel.h)
 //                       ChannelScaleKernel   channel_blocks(p)      there, if v_scale=channel (channel_scale_kernel.h)
-//                       PackKernel           pack_blocks(p)         always (pack_kernel.h)
+//                       PackKernel           pack_blocks(p)         always (pack_kernel.h); kWhole where whole(p) and
+//                                                                   the machine has room, with p.run = long_run(p)
 //   exact recipes       ExactKernel          pack_blocks(p)         always (exact_kernel.h)
 //
 // of an append:
 //
-//   quantized recipes   PackKernel           pack_blocks(p)         with its kAppend
+//   quantized recipes   PackKernel           pack_blocks(p)         kAppend
 //   exact recipes       ExactKernel          pack_blocks(p)
 //   all                 AdvanceKernel        batch                  lengths (advance_kernel.h)
 //
@@ -28,6 +29,9 @@ namespace clary::gpu {
 struct QuantizeConfig {
     int dim, dim_v;  // padded head dims of Q and K, of V
 };
+
+// What a PackKernel is for: any problem; those whose operands are whole(); the new keys of an append.
+enum class PackKind { kAny, kWhole, kAppend };
 
 inline constexpr QuantizeConfig kQuantizeConfigs[] = {{32, 32},   {64, 64},   {96, 96},   {128, 128},
                                                       {192, 192}, {256, 256}, {192, 128}, {64, 128}};
@@ -51,6 +55,7 @@ inline bool quantizes(const Recipe& recipe) {
 
 // A block packs this many rows of a head of Q, or keys of a head of K and V (one tile or two).
 inline constexpr int kSlab = 128;
+inline constexpr int kLongestRun = 8;  // of slabs that a block packs one after the other
 
 CLARY_HD inline int64_t q_slabs(const QuantizeParams& p) {  // of a head
     return p.q_codes != nullptr ? (p.desc.q_len + kSlab - 1) / kSlab : 0;
@@ -59,11 +64,36 @@ CLARY_HD inline int64_t kv_slabs(const QuantizeParams& p) {
     if (p.append) return (p.desc.kv_len + p.kv_rows.tile - 1 + kSlab - 1) / kSlab;  // behind any length
     return p.k_codes != nullptr ? ((p.kv_rows.varlen ? p.desc.kv_len : p.kv_rows.rows) + kSlab - 1) / kSlab : 0;
 }
+// Blocks for the slabs of a head.
+CLARY_HD inline int64_t runs(int64_t slabs, int run) { return (slabs + run - 1) / run; }
 
 inline int64_t pack_blocks(const QuantizeParams& p) {
-    const int64_t blocks = p.desc.batch * (p.desc.kv_heads * kv_slabs(p) + p.desc.q_heads * q_slabs(p));
+    const int64_t blocks =
+        p.desc.batch * (p.desc.kv_heads * runs(kv_slabs(p), p.run) + p.desc.q_heads * runs(q_slabs(p), p.run));
     return blocks > 0 ? blocks : 1;  // the first block also writes headers and lengths
 }
+// 16-byte loads of a row: runs of 8 channels that exist as a whole, all aligned.
+CLARY_HD inline bool loads_whole_runs(const Operand& operand, int64_t head_dim) {
+    const int64_t size = dtype_size(operand.dtype);
+    const int64_t strides = operand.batch_stride | operand.head_stride | operand.token_stride;
+    return operand.dim_stride == 1 && head_dim % 8 == 0 && strides * size % 16 == 0 &&
+           reinterpret_cast<uintptr_t>(operand.data) % 16 == 0;
+}
+// 16-bit operands in such runs, of head dims that are not padded, not in pages.
+inline bool whole(const QuantizeParams& p) {
+    const AttentionDesc& desc = p.desc;
+    const auto is_whole = [](const Operand& operand, int64_t dim) {
+        return operand.dtype != DType::kF32 && loads_whole_runs(operand, dim) && padded_dim_mma(dim) == dim;
+    };
+    return desc.page_size == 0 && (p.q_codes == nullptr || is_whole(desc.q, desc.head_dim)) &&
+           (p.k_codes == nullptr || (is_whole(desc.k, desc.head_dim) && is_whole(desc.v, desc.head_dim_v)));
+}
+// Slabs of a run: as many as leave work for every multiprocessor.
+inline int32_t long_run(const QuantizeParams& p) {
+    constexpr int64_t kEnoughBlocks = 1024;
+    return static_cast<int32_t>(clamp(pack_blocks(p) / kEnoughBlocks, 1, kLongestRun));
+}
+
 inline int64_t channel_blocks(const QuantizeParams& p) {
     const int64_t blocks = p.desc.batch * p.desc.kv_heads * kv_slabs(p);
     return blocks > 0 ? blocks : 1;

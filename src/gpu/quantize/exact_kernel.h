@@ -19,7 +19,7 @@ class ExactKernel {
 
   public:
     static constexpr int kThreads = larger(larger(Row::kSlabThreads, VRow::kSlabThreads), T::kLanes);
-    static constexpr int kBlocks = larger(1, (Row::kChunks == 3 || VRow::kChunks == 3 ? 384 : 512) / kThreads);
+    static constexpr int kBlocks = larger(1, (kConfig.dim % 3 == 0 || kConfig.dim_v % 3 == 0 ? 384 : 512) / kThreads);
     static constexpr uint32_t kSharedBytes = kSlab * 4;
 
     CLARY_DEVICE static void run(const QuantizeParams& p) {

@@ -2,19 +2,23 @@
 // Packs Q, K and V of the quantized recipes: smoothing, rotation, scales, codes, key bias. A block takes 128 rows of a
 // head of Q, or 128 keys of a head of K and V (one tile of 128, two of 64); every element of the input is read once.
 //
-//   Q     load | q.c_k, - c_q, rotate, amax | sync | a row per thread: scale, repeat | sync | codes
-//   K, V  load V | - mean, rotate, amax     | sync | a key per thread: scale, weight | sync | codes, transposed
-//         load K | - c_k, k.c_q, rotate, amax | sync | a key per thread: bias, scale, units | sync | codes, digits
+//   Q   load | q.c_k, - c_q, rotate, amax | sync | scale, repeat, codes
+//   V   load | - mean, rotate, amax       | sync | a key per thread: scale, weight | sync | codes, transposed
+//   K   load | - c_k, k.c_q, rotate, amax | sync | bias, scale, units, codes, digits
 //
-// Rows stay in registers as fp32 from load to code (rows.h); shared memory holds what rows tell each other (amax, bias,
-// inverse scale) and V's codes on their way to [channel][key]. What is computed, and in which order, is defined by
-// src/reference/quantize.cc and quantize_v.cc; here a rotation's norm joins the inverse scale, and x * (1 / scale) is
-// rounded once with its product, which moves codes within 2^-22 of a tie.
+// kWhole: a block packs a run of slabs of a head, V of all and then K, and the rows of each come by asynchronous copies
+// while those before are packed. Where kernels of a stream may overlap, V is packed while statistics are taken.
+//
+// Rows stay in registers as fp32 from load to code (rows.h); shared memory holds what rows tell each other (amax, bias),
+// c_k and c_q, V's codes on their way to [channel][key], and 16-bit rows on theirs. What is computed, and in which order,
+// is defined by src/reference/quantize.cc and quantize_v.cc; here a rotation's norm joins the inverse scale, and
+// x * (1 / scale) is rounded once with its product, which moves codes within 2^-22 of a tie.
 //
 // kAppend: the kernel of an append, which packs the tile that new keys go on anew (slab.h) and then keeps in the tail what
 // they leave of the last one. The block that reads a tail also writes it: no block waits for another.
 //
-// Shared memory: 3 KB for rows, 4 bytes per V channel, 128 bytes per V channel for the codes: 20 KB at head dim 128.
+// Shared memory: 2 KB for rows, 4 bytes per channel, 128 bytes per V channel for the codes: 20 KB at head dim 128; with a
+// run 4 KB and a slab's rows more: 56 KB.
 #pragma once
 
 #include <cmath>
@@ -23,66 +27,80 @@
 #include "gpu/quantize/channel_maximum.h"
 #include "gpu/quantize/rows.h"
 #include "gpu/quantize/slab.h"
-#include "gpu/target/products.h"
 #include "numerics/digits.h"
 #include "numerics/permutation.h"
 
 namespace clary::gpu {
 
-template <class T, QuantizeConfig kConfig, bool kAppend = false>
+template <class T, QuantizeConfig kConfig, PackKind kKind = PackKind::kAny>
 class PackKernel {
-    using Row = Rows<T, kConfig.dim>;
+    static constexpr bool kWhole = kKind == PackKind::kWhole, kAppend = kKind == PackKind::kAppend;
+    using Row = Rows<T, kConfig.dim, kLong>;
     using VRow = Rows<T, kConfig.dim_v>;
     using Channels = ChannelMaximum<T, kConfig.dim_v>;
 
     // core/packed.h; codes and sums of 8-bit V.
     static constexpr bool kInOrder = arrangement_of(T::kChip).v_in_order, kSums = arrangement_of(T::kChip).v_sums;
 
-    static constexpr int larger(int a, int b) { return a > b ? a : b; }
+    template <class V>
+    static constexpr V larger(V a, V b) {
+        return a > b ? a : b;
+    }
 
   public:
     static constexpr int kThreads = larger(larger(Row::kSlabThreads, VRow::kSlabThreads), T::kLanes);
-    static constexpr int kBlocks = larger(1, (Row::kChunks == 3 || VRow::kChunks == 3 ? 384 : 512) / kThreads);
+    static constexpr int kBlocks = larger(1, (kConfig.dim % 3 == 0 || kConfig.dim_v % 3 == 0 ? 384 : 512) / kThreads);
 
   private:
-    // Byte offsets into shared memory; [128] each but the last two.
-    static constexpr uint32_t kAmaxAt = 0;                       // of Q or K; -1: the row is not finite
-    static constexpr uint32_t kVAmaxAt = kAmaxAt + kSlab * 4;    // of V, likewise
-    static constexpr uint32_t kBiasAt = kVAmaxAt + kSlab * 4;    // base 2; of V's weight, then of the key
-    static constexpr uint32_t kInverseAt = kBiasAt + kSlab * 4;  // 1 / scale of Q or K
-    static constexpr uint32_t kVInverseAt = kInverseAt + kSlab * 4;
-    static constexpr uint32_t kUnitsAt = kVInverseAt + kSlab * 4;          // int32: bias units; of Q: repeat
-    static constexpr uint32_t kChannelsAt = kUnitsAt + kSlab * 4;          // 1 / scale of V's channels, by slot
+    // Byte offsets into shared memory; [128] each where nothing is said.
+    static constexpr uint32_t kAmaxAt = 0;                       // of a run's even slabs; -1: the row is not finite
+    static constexpr uint32_t kOddAmaxAt = kAmaxAt + kSlab * 4;  // of its odd ones
+    static constexpr uint32_t kVInverseAt = kOddAmaxAt + kSlab * 4;
+    // Of each slab of the run, [run][128], base 2: the bias of V's weight, infinity where V is not finite; then of the key.
+    static constexpr uint32_t kBiasAt = kVInverseAt + kSlab * 4;
+    static constexpr uint32_t kMeanAt = kBiasAt + (kWhole ? kLongestRun : 1) * kSlab * 4;  // c_k
+    static constexpr uint32_t kQMeanAt = kMeanAt + Row::kVectorBytes;                      // c_q
+    static constexpr uint32_t kChannelsAt = kQMeanAt + Row::kVectorBytes;  // 1 / scale of V's channels, by slot
     static constexpr uint32_t kCodesAt = kChannelsAt + kConfig.dim_v * 4;  // V's codes [channel][128], or maxima
     static_assert(Channels::kBytes <= kConfig.dim_v * kSlab, "the maxima of channels lie where codes will");
+    static constexpr uint32_t kStageAt = kCodesAt + kConfig.dim_v * kSlab;  // rows on their way, of every wave
+    static constexpr uint32_t kWaveStage = larger(Row::kStageBytes, VRow::kStageBytes);
 
   public:
-    static constexpr uint32_t kSharedBytes = kCodesAt + kConfig.dim_v * kSlab;
-    static_assert(kSharedBytes <= T::kSharedBytes, "fits the machine");
+    static constexpr uint32_t kSharedBytes = kStageAt + (kWhole ? kThreads / T::kLanes * kWaveStage : 0);
+    static constexpr bool kFits = kSharedBytes <= T::kSharedBytes && (T::kChip.async_copies || !kWhole);
+    static_assert(kFits || kWhole, "fits the machine");
 
     CLARY_DEVICE static void run(const QuantizeParams& p) {
-        write_heads<T>(p, kThreads);
-        const Slab slab = slab_of(p, T::block(0));
-        if (!T::any(slab.exists)) return;  // the same for all: a vote lets the compiler know
-        if constexpr (!kAppend) {
-            if (slab.is_q) {
-                pack_q(p, slab);
+        if constexpr (kFits) {
+            write_heads<T>(p, kThreads);
+            const Slab slab = slab_of(p, T::block(0), kWhole ? p.run : 1);
+            if (!T::any(slab.exists)) {  // the same for all: a vote lets the compiler know
+                T::wait_for_previous();
                 return;
             }
-        }
-        pack_v(p, slab);
-        pack_k(p, slab);
-        if constexpr (kAppend) {
-            keep_new<VRow>(p, slab, p.desc.v, p.desc.head_dim_v, p.tail_v);
-            keep_new<Row>(p, slab, p.desc.k, p.desc.head_dim, p.tail_k);
+            if (slab.is_q)
+                fetch<Row>(slab, p.desc.q);
+            else
+                fetch<VRow>(slab, p.desc.v);
+            const bool at_once = slab.is_q || kAppend || needs_statistics_of_v(p);
+            if (at_once) wait_for_statistics(p, slab);
+            if constexpr (kAppend) {
+                pack_v(p, slab, 0, false, slab);
+                pack_k(p, slab, 0, false);
+                keep_new<VRow>(p, slab, p.desc.v, head_dim_v(p), p.tail_v);
+                keep_new<Row>(p, slab, p.desc.k, head_dim(p), p.tail_k);
+            } else if (slab.is_q) {
+                over_run(p, slab, [&](const Slab& s, int n, bool more) { pack_q(p, s, n, more); });
+            } else {
+                over_run(p, slab, [&](const Slab& s, int n, bool more) { pack_v(p, s, n, more, slab); });
+                if (!at_once) wait_for_statistics(p, slab);
+                over_run(p, slab, [&](const Slab& s, int n, bool more) { pack_k(p, s, n, more); });
+            }
         }
     }
 
   private:
-    struct alignas(8) Words2 {
-        uint32_t word[2];
-    };
-
     CLARY_DEVICE static float not_a_number() { return numerics::detail::quiet_nan(); }
     CLARY_DEVICE static bool finite(float x) { return fabsf(x) < INFINITY; }
     CLARY_DEVICE static float at(uint32_t array, int row) {
@@ -149,61 +167,129 @@ class PackKernel {
         return kConfig.dim + (p.key_bias ? numerics::kDigitColumns : 0);
     }
 
-    static constexpr int kDigitWords = numerics::kDigitColumns / 4;
-    static constexpr int kWordsPerLane = (kDigitWords + Row::kLanesPerRow - 1) / Row::kLanesPerRow;
-    // Codes of rows below `rows` to packed rows from `to` on, and behind each the 8 words of its digits.
-    template <class Digits>
-    CLARY_DEVICE static void store_codes(const QuantizeParams& p, const Row& x, const float* inverse, int rows,
-                                         char* to, const Digits& digits) {
-        CLARY_UNROLL
-        for (int i = 0; i < Row::kRows; ++i) {
-            const int row = Row::row(i);
-            if (row >= rows) continue;
-            char* const codes = to + row * code_columns(p);
-            const float factor = inverse[i] * x.norm;
-            CLARY_UNROLL
-            for (int j = 0; j < Row::kChunks; ++j)
-                *reinterpret_cast<Words2*>(codes + Row::chunk(j) * 8) = {x.row_codes(i, j * 8, factor),
-                                                                         x.row_codes(i, j * 8 + 4, factor)};
-            if (!p.key_bias) continue;
-            CLARY_UNROLL
-            for (int n = 0; n < kWordsPerLane; ++n) {
-                const int word = Row::member() + n * Row::kLanesPerRow;
-                if (word < kDigitWords) reinterpret_cast<uint32_t*>(codes + kConfig.dim)[word] = digits(i, word * 4);
+    // Statistics may still be on their way when a block starts: V needs none, but for means and scales of channels.
+    CLARY_DEVICE static bool needs_statistics_of_v(const QuantizeParams& p) {
+        return p.v_mean != nullptr || p.desc.recipe.v_scale == VScale::kChannel;
+    }
+    // And puts c_k and c_q into shared memory.
+    CLARY_DEVICE static void wait_for_statistics(const QuantizeParams& p, const Slab& slab) {
+        const int64_t kv_head =
+            slab.is_q ? static_cast<uint32_t>(slab.h) / static_cast<uint32_t>(p.q_heads_per_kv) : slab.h;
+        const int64_t head = slab.b * p.desc.kv_heads + kv_head;
+        T::wait_for_previous();
+        Row::put_vector({kMeanAt}, p.c_k + head * kConfig.dim, kThreads);
+        Row::put_vector({kQMeanAt}, p.c_q + head * kConfig.dim, kThreads);
+        T::block_sync();
+    }
+
+    CLARY_DEVICE static int64_t head_dim(const QuantizeParams& p) { return kWhole ? kConfig.dim : p.desc.head_dim; }
+    CLARY_DEVICE static int64_t head_dim_v(const QuantizeParams& p) {
+        return kWhole ? kConfig.dim_v : p.desc.head_dim_v;
+    }
+
+    // pack(slab, number, whether another comes) of every slab of a block's run.
+    template <class Pack>
+    CLARY_DEVICE static void over_run(const QuantizeParams& p, Slab slab, const Pack& pack) {
+        if constexpr (!kWhole) {
+            pack(slab, 0, false);
+        } else {
+            bool more = true;
+            CLARY_NO_UNROLL
+            for (int n = 0; more; ++n) {
+                const Slab next = slab.next(p);
+                more = n + 1 < p.run && T::any(next.exists);
+                pack(slab, n, more);
+                slab = next;
             }
         }
     }
 
+    // -- rows, on their way while the ones before are packed: the place is free once these lie in registers --
+    CLARY_DEVICE static SharedAddress stage() { return {kStageAt + static_cast<uint32_t>(T::wave()) * kWaveStage}; }
+    CLARY_DEVICE static RowsFrom rows_from(const QuantizeParams& p, const Slab& slab, const Operand& operand) {
+        return {token_address(p.desc, operand, slab.b, slab.h, slab.sequence, slab.is_q), slab.from};
+    }
+    template <class R>
+    CLARY_DEVICE static void fetch(const Slab& slab, const Operand& operand) {
+        if constexpr (kWhole) {
+            const int64_t begin = slab.is_q ? slab.sequence.q_begin : slab.sequence.kv_begin;
+            const int64_t element = slab.b * operand.batch_stride + slab.h * operand.head_stride +
+                                    (begin + slab.from) * operand.token_stride;
+            R::template fetch<kThreads>(stage(), slab.count, static_cast<const uint16_t*>(operand.data) + element,
+                                        operand.token_stride * 2);
+        }
+    }
+    template <class R>
+    CLARY_DEVICE static void take(const QuantizeParams& p, const Slab& slab, const Operand& operand, int64_t dim,
+                                  R& x) {
+        if constexpr (kWhole)
+            x.template take<kThreads>(stage(), operand.dtype == DType::kBF16);
+        else
+            x.load(operand, dim, slab.count, rows_from(p, slab, operand));
+    }
+
+    // Codes of rows below `rows` to packed rows from `to` on, and behind each the bytes of its digits.
+    template <class Digits>
+    CLARY_DEVICE static void store_codes(const QuantizeParams& p, const Row& x, const float* factor, int rows, char* to,
+                                         const Digits& digits) {
+        constexpr int kDigitWords = numerics::kDigitColumns / 4 / Row::kLanesPerRow;  // of a lane
+        CLARY_UNROLL
+        for (int i = 0; i < Row::kRows; ++i) {
+            const int row = Row::row(i);
+            if (row >= rows) continue;
+            char* const codes = to + row * static_cast<int>(code_columns(p));
+            CLARY_UNROLL
+            for (int j = 0; j < Row::kChunks; ++j) {
+                Bytes16 run;
+                CLARY_UNROLL
+                for (int word = 0; word < 4; ++word) run.word[word] = x.row_codes(i, j * 16 + word * 4, factor[i]);
+                *reinterpret_cast<Bytes16*>(codes + Row::chunk(j) * 16) = run;
+            }
+            if (!p.key_bias) continue;
+            Words<kDigitWords> run;
+            CLARY_UNROLL
+            for (int word = 0; word < kDigitWords; ++word)
+                run.word[word] = digits(i, (Row::member() * kDigitWords + word) * 4);
+            reinterpret_cast<Words<kDigitWords>*>(codes + kConfig.dim)[Row::member()] = run;
+        }
+    }
+    template <int n>
+    struct alignas(n < 4 ? n * 4 : 16) Words {
+        uint32_t word[n];
+    };
+
     // -- Q --
-    CLARY_DEVICE static void pack_q(const QuantizeParams& p, const Slab& slab) {
+    CLARY_DEVICE static void pack_q(const QuantizeParams& p, const Slab& slab, int n, bool more) {
         const AttentionDesc& desc = p.desc;
         const int64_t head =
             slab.b * desc.kv_heads + static_cast<uint32_t>(slab.h) / static_cast<uint32_t>(p.q_heads_per_kv);
         const float sign = desc.scale > 0 ? 1.0f : desc.scale < 0 ? -1.0f : 0.0f;
-        float amax[Row::kRows], inverse[Row::kRows], repeat[Row::kRows];
+        const uint32_t amax_at = n % 2 == 0 ? kAmaxAt : kOddAmaxAt;  // the other may still be read
+        float amax[Row::kRows], shift[Row::kRows] = {}, factor[Row::kRows];
+        uint32_t repeat[Row::kRows];
         Row x;
-        x.load(desc.q, desc.head_dim, slab.count,
-               RowsFrom{token_address(desc, desc.q, slab.b, slab.h, slab.sequence, true), slab.first});
+        take(p, slab, desc.q, head_dim(p), x);
+        if (more) fetch<Row>(slab.next(p), desc.q);
         if (p.q_shift != nullptr) {
-            const typename Row::Columns c_k(p.c_k + head * kConfig.dim);
-            float shift[Row::kRows];
+            x.dot(SharedAddress{kMeanAt}, shift);
             CLARY_UNROLL
-            for (int i = 0; i < Row::kRows; ++i) shift[i] = x.dot(i, c_k);
-            Row::put(kBiasAt, shift);
+            for (int i = 0; i < Row::kRows; ++i) shift[i] *= static_cast<float>(desc.scale);
         }
-        if (desc.recipe.smooth_q)
-            x.subtract(typename Row::Columns(p.c_q + head * kConfig.dim), sign);
-        else if (sign != 1)
-            x.multiply(sign);
-        x.clear_from(slab.count);
-        if (desc.recipe.rotate_qk) x.rotate(static_cast<int>(desc.head_dim));
+        if (desc.recipe.smooth_q) x.subtract(SharedAddress{kQMeanAt});
+        if (desc.recipe.rotate_qk) x.rotate(static_cast<int>(head_dim(p)));
         magnitudes(x, amax);
-        Row::put(kAmaxAt, amax);
+        CLARY_UNROLL
+        for (int i = 0; i < Row::kRows; ++i)
+            if ((sign == 0 && amax[i] > 0) || Row::row(i) >= slab.count) amax[i] = 0;
+        Row::put(amax_at, amax);
         T::block_sync();
 
         const float q_base = p.q_base[head];
-        for (int row = Row::thread(); row < kSlab; row += kThreads) {
-            const float need = group_amax(p.q_group, row) / largest_code(p);
+        CLARY_UNROLL
+        for (int i = 0; i < Row::kRows; ++i) {
+            const int row = Row::row(i);
+            const float need =
+                over_group(p.q_group, row % kSlab, [&](int other) { return at(amax_at, other); }) / largest_code(p);
             float scale = numerics::detail::larger(need, numerics::kScaleFloor);
             int repeats = 0;
             // Louder than a given q_base allows: its own scale, and the bias is added in fp32.
@@ -211,84 +297,87 @@ class PackKernel {
                 repeats = numerics::q_repeat(q_base, need);
                 scale = q_base / static_cast<float>(repeats);
             }
-            put(kInverseAt, row, 1.0f / scale);
-            put(kUnitsAt, row, static_cast<float>(repeats));
-            const bool good = at(kAmaxAt, row) >= 0;
-            const float shift = p.q_shift != nullptr ? static_cast<float>(desc.scale) * at(kBiasAt, row) : 0.0f;
-            if (row >= slab.count) continue;
+            factor[i] = sign * (1.0f / scale) * x.norm;
+            repeat[i] = static_cast<uint32_t>(repeats) * 0x01010101u;
+            if (row >= slab.count || Row::member() != 0) continue;
+            const bool good = amax[i] >= 0;
             p.q_scale[slab.packed_row + row] = good ? scale : not_a_number();
             if (p.key_bias) p.q_repeat[slab.packed_row + row] = static_cast<uint8_t>(repeats);
-            if (p.q_shift != nullptr) p.q_shift[slab.packed_row + row] = good ? shift : not_a_number();
+            if (p.q_shift != nullptr) p.q_shift[slab.packed_row + row] = good ? shift[i] : not_a_number();
         }
-        T::block_sync();
-        Row::get(kInverseAt, inverse);
-        Row::get(kUnitsAt, repeat);
-        store_codes(p, x, inverse, slab.count, static_cast<char*>(p.q_codes) + slab.packed_row * code_columns(p),
-                    [&](int i, int) { return static_cast<uint32_t>(repeat[i]) * 0x01010101u; });
+        store_codes(p, x, factor, slab.count, static_cast<char*>(p.q_codes) + slab.packed_row * code_columns(p),
+                    [&](int i, int) { return repeat[i]; });
     }
 
-    // The largest of value(row) over the rows that share the scale of `row`, the row of this lane; at least 0. Groups
-    // within 32 rows meet by shuffles, what lies beyond is read.
+    // Rows of the slab that differ in these bits lie in lanes of one wave, kLanesPerRow apart.
+    static constexpr int kWaveBits = (Row::kWaveRows < kSlab ? Row::kWaveRows : kSlab) - Row::kRows;
+
+    // The largest of value(row) over the rows that share the scale of `row`, a row of this lane; at least 0. Those of
+    // the wave meet by shuffles, what lies beyond is read.
     template <class Value>
     CLARY_DEVICE static float over_group(RowGroup group, int row, const Value& value) {
         float top = larger_of(value(row), 0);
-        if ((group.mask & 32) != 0) top = larger_of(value(row ^ 32), top);
-        if ((group.mask & 64) != 0) {
-            top = larger_of(value(row ^ 64), top);
-            top = larger_of(value(row ^ 96), top);
-        }
+        const int beyond = group.mask & ~kWaveBits;
+        for (int other = beyond; other != 0; other = (other - 1) & beyond) top = larger_of(value(row ^ other), top);
         CLARY_UNROLL
-        for (int bit = 1; bit < 32; bit *= 2)
-            if ((group.mask & bit) != 0) top = larger_of(T::shuffle_xor(top, bit), top);
+        for (int bit = Row::kRows; bit <= kWaveBits; bit *= 2)
+            if ((group.mask & bit) != 0)
+                top = larger_of(T::shuffle_xor(top, bit / Row::kRows * Row::kLanesPerRow), top);
         return top;
-    }
-    CLARY_DEVICE static float group_amax(RowGroup group, int row) {
-        return over_group(group, row, [](int other) { return at(kAmaxAt, other); });
     }
 
     // -- K and V --
     template <class R>
-    CLARY_DEVICE static void load(const QuantizeParams& p, const Slab& slab, const Operand& operand, int64_t head_dim,
+    CLARY_DEVICE static void load(const QuantizeParams& p, const Slab& slab, const Operand& operand, int64_t dim,
                                   float* tail, R& x) {
-        const RowsFrom rows{token_address(p.desc, operand, slab.b, slab.h, slab.sequence, false), slab.from};
         if constexpr (kAppend) {
-            const float* const kept = tail_of(p, slab, head_dim, tail);
-            const Operand old{tail, DType::kF32, 0, 0, head_dim, 1};
-            x.load(old, head_dim, slab.old, [&](int row) -> const void* { return kept + row * head_dim; });
-            x.load_behind(operand, head_dim, slab.old, slab.count, [&](int row) { return rows(row - slab.old); });
+            const RowsFrom rows = rows_from(p, slab, operand);
+            const float* const kept = tail_of(p, slab, dim, tail);
+            const Operand old{tail, DType::kF32, 0, 0, dim, 1};
+            x.load(old, dim, slab.old, [&](int row) -> const void* { return kept + row * dim; });
+            x.load_behind(operand, dim, slab.old, slab.count, [&](int row) { return rows(row - slab.old); });
         } else {
-            x.load(operand, head_dim, slab.count, rows);
-            keep_tail(p, slab, x, head_dim, tail);
+            take(p, slab, operand, dim, x);
+            keep_tail(p, slab, x, dim, tail);
         }
     }
 
-    CLARY_DEVICE static void pack_v(const QuantizeParams& p, const Slab& slab) {
+    // `first`: the slab that K begins with when V is done.
+    CLARY_DEVICE static void pack_v(const QuantizeParams& p, const Slab& slab, int n, bool more, const Slab& first) {
         const AttentionDesc& desc = p.desc;
         const Recipe& recipe = desc.recipe;
         const int64_t head = slab.b * desc.kv_heads + slab.h;
         const int tile = p.kv_rows.tile;
         float amax[VRow::kRows];
         VRow x;
-        load(p, slab, desc.v, desc.head_dim_v, p.tail_v, x);
+        load(p, slab, desc.v, head_dim_v(p), p.tail_v, x);
+        if (more)
+            fetch<VRow>(slab.next(p), desc.v);
+        else
+            fetch<Row>(first, desc.k);
         if (p.v_mean != nullptr) {
-            x.subtract(typename VRow::Columns(p.v_mean + head * kConfig.dim_v), 1);
+            x.subtract(p.v_mean + head * kConfig.dim_v);
             x.clear_from(slab.count);
         }
-        if (recipe.rotate_v) x.rotate(static_cast<int>(desc.head_dim_v));
+        if (recipe.rotate_v) x.rotate(static_cast<int>(head_dim_v(p)));
         magnitudes(x, amax);
-        VRow::put(kVAmaxAt, amax);
-        if (recipe.v_scale == VScale::kChannelTile) Channels::store(x, {kCodesAt});
+        VRow::put(kAmaxAt, amax);
+        if (recipe.v_scale == VScale::kChannelTile) {
+            if (n > 0) T::block_sync();  // the codes of the slab before have been read
+            Channels::store(x, {kCodesAt});
+        }
         T::block_sync();
 
         // Scales.
         float largest[2];
-        tile_largest(kVAmaxAt, tile, largest);
+        tile_largest(kAmaxAt, tile, largest);
         if (recipe.v_scale == VScale::kToken) {
-            weigh_keys(p, slab, largest);
+            weigh_keys(p, slab, bias_at(n), largest);
             if (Row::thread() < slab.tiles)
                 p.v_scale[slab.packed_tile + Row::thread()] = v_tile_scale(of_half(largest, Row::thread() == 1));
         } else {
-            for (int row = Row::thread(); row < kSlab; row += kThreads) put(kBiasAt, row, 0);
+            for (int row = Row::thread(); row < kSlab; row += kThreads)
+                put(bias_at(n), row, at(kAmaxAt, row) < 0 ? INFINITY : 0.0f);
         }
         if (recipe.v_scale == VScale::kChannel)
             for (int slot = Row::thread(); slot < kConfig.dim_v; slot += kThreads)
@@ -317,20 +406,22 @@ class PackKernel {
         store_v_codes(p, slab);
     }
 
+    CLARY_DEVICE static uint32_t bias_at(int n) { return kBiasAt + static_cast<uint32_t>(n * kSlab * 4); }
     CLARY_DEVICE static float v_tile_scale(float amax) {
         return numerics::v_tile_scale(amax / static_cast<float>(numerics::kInt8Max));
     }
 
     // v_scale=token: weight, inverse scale and base-2 bias of every key.
-    CLARY_DEVICE static void weigh_keys(const QuantizeParams& p, const Slab& slab, const float* largest) {
+    CLARY_DEVICE static void weigh_keys(const QuantizeParams& p, const Slab& slab, uint32_t bias_at,
+                                        const float* largest) {
         const int tile = p.kv_rows.tile;
         for (int row = Row::thread(); row < kSlab; row += kThreads) {
-            const float need = larger_of(at(kVAmaxAt, row), 0) / static_cast<float>(numerics::kInt8Max);
+            const float amax = at(kAmaxAt, row), need = larger_of(amax, 0) / static_cast<float>(numerics::kInt8Max);
             const float t_tile = v_tile_scale(of_half(largest, row >= kSlab / 2));
             const int weight = row < slab.count ? numerics::v_weight(t_tile, need) : 0;
             const float ratio = static_cast<float>(weight) / static_cast<float>(numerics::kWeightUnit);
             put(kVInverseAt, row, weight > 0 ? 1.0f / numerics::v_token_scale(t_tile, weight) : 0.0f);
-            put(kBiasAt, row, weight > 0 ? -T::log2(ratio) : 0.0f);
+            put(bias_at, row, amax < 0 ? INFINITY : weight > 0 ? -T::log2(ratio) : 0.0f);
             if (row < slab.tiles * tile)
                 p.v_weight[slab.packed_row + (kInOrder ? row : numerics::v_position(row))] =
                     static_cast<uint8_t>(weight);
@@ -441,33 +532,33 @@ class PackKernel {
         }
     }
     CLARY_DEVICE static uint32_t fp8_codes(const VRow& x, int column, const float* factor) {
-        if constexpr (has_product(T::kChip, Element::kE4m3, Element::kE4m3, Element::kF32))
+        if constexpr (T::kPacksE4m3)
             return T::template pack4<Element::kE4m3>(x.x[0][column] * factor[0], x.x[1][column] * factor[1],
                                                      x.x[2][column] * factor[2], x.x[3][column] * factor[3]);
         return 0;  // no kernel of this chip reads FP8
     }
     CLARY_DEVICE static void store_v_codes(const QuantizeParams& p, const Slab& slab) {
-        const int tile = p.kv_rows.tile;
-        auto* const to = static_cast<char*>(p.v_codes) + slab.packed_row * kConfig.dim_v;
-        for (int unit = Row::thread(); unit < kConfig.dim_v * 8; unit += kThreads) {
-            const int channel = unit / 8, part = unit % 8;  // 16 keys of a channel
+        static_assert(kConfig.dim_v * 8 % kThreads == 0 && kThreads % 8 == 0);
+        const int tile = p.kv_rows.tile, part = Row::thread() % 8;  // 16 keys of a channel
+        const int t = part * 16 >> p.tile_shift;
+        auto* const to = static_cast<char*>(p.v_codes) + slab.packed_row * kConfig.dim_v + t * tile * kConfig.dim_v +
+                         (part * 16 & (tile - 1));
+        CLARY_UNROLL
+        for (int n = 0; n < kConfig.dim_v * 8 / kThreads; ++n) {
+            const int channel = n * (kThreads / 8) + Row::thread() / 8;
             const int flip = swizzle(channel / 8);
             const int place = channel * 32 + ((part * 4) ^ (flip & ~3));
             Bytes16 run = T::template load<Bytes16>({kCodesAt + static_cast<uint32_t>(place * 4)});
             if constexpr (VRow::kLanesPerRow == 16)
                 if ((flip & 2) != 0) run = Bytes16{{run.word[2], run.word[3], run.word[0], run.word[1]}};
-            const int t = part * 16 >> p.tile_shift;
             if constexpr (kSums) store_sum(p, slab, run, channel, part);
-            if (t >= slab.tiles) continue;
-            *reinterpret_cast<Bytes16*>(to + t * tile * kConfig.dim_v + channel * tile + (part * 16 & (tile - 1))) =
-                run;
+            if (t < slab.tiles) *reinterpret_cast<Bytes16*>(to + (channel << p.tile_shift)) = run;
         }
     }
 
     // v_sum of a channel, by the lanes that hold its 8 runs of 16 codes.
     CLARY_DEVICE static void store_sum(const QuantizeParams& p, const Slab& slab, const Bytes16& run, int channel,
                                        int part) {
-        static_assert(kConfig.dim_v * 8 % kThreads == 0, "all lanes are here");
         if (p.v_sum == nullptr) return;
         int32_t sum = -128 * 16;
         CLARY_UNROLL
@@ -480,78 +571,76 @@ class PackKernel {
             p.v_sum[(slab.packed_tile + t) * kConfig.dim_v + channel] = sum;
     }
 
-    CLARY_DEVICE static void pack_k(const QuantizeParams& p, const Slab& slab) {
+    CLARY_DEVICE static void pack_k(const QuantizeParams& p, const Slab& slab, int n, bool more) {
         const AttentionDesc& desc = p.desc;
         const Recipe& recipe = desc.recipe;
         const int64_t head = slab.b * desc.kv_heads + slab.h;
         const int tile = p.kv_rows.tile;
-        float amax[Row::kRows], bias[Row::kRows], v_amax[Row::kRows];
+        const uint32_t amax_at = n % 2 == 0 ? kAmaxAt : kOddAmaxAt;  // the other may still be read
+        float amax[Row::kRows], bias[Row::kRows], factor[Row::kRows];
+        int units[Row::kRows] = {};
         Row x;
-        load(p, slab, desc.k, desc.head_dim, p.tail_k, x);
-        if (recipe.smooth_k) {
-            x.subtract(typename Row::Columns(p.c_k + head * kConfig.dim), 1);
-            x.clear_from(slab.count);
-        }
-        Row::get(kBiasAt, bias);  // of V's weights
-        Row::get(kVAmaxAt, v_amax);
+        load(p, slab, desc.k, head_dim(p), p.tail_k, x);
+        if (more) fetch<Row>(slab.next(p), desc.k);
+        if (recipe.smooth_k) x.subtract(SharedAddress{kMeanAt});
+        Row::get(bias_at(n), bias);  // of V's weights
         if (recipe.smooth_q) {
-            const typename Row::Columns c_q(p.c_q + head * kConfig.dim);
             const float a = desc.scale < 0 ? -p.a : p.a;  // the sign lies in Q's codes
+            float along[Row::kRows];
+            x.dot(SharedAddress{kQMeanAt}, along);
             CLARY_UNROLL
-            for (int i = 0; i < Row::kRows; ++i) bias[i] = T::fma(a, x.dot(i, c_q), bias[i]);
+            for (int i = 0; i < Row::kRows; ++i) bias[i] = T::fma(a, along[i], bias[i]);
         }
-        if (recipe.rotate_qk) x.rotate(static_cast<int>(desc.head_dim));
+        if (recipe.rotate_qk) x.rotate(static_cast<int>(head_dim(p)));
         magnitudes(x, amax);
         // Infinity: the key is not finite, which poisons its tile. NaN: no key.
         CLARY_UNROLL
-        for (int i = 0; i < Row::kRows; ++i)
-            bias[i] = Row::row(i) >= slab.count ? not_a_number() : amax[i] < 0 || v_amax[i] < 0 ? INFINITY : bias[i];
-        Row::put(kAmaxAt, amax);
+        for (int i = 0; i < Row::kRows; ++i) {
+            const bool exists = Row::row(i) < slab.count;
+            // Of a key whose V is not finite it is infinite, or NaN by now.
+            bias[i] = !exists ? not_a_number() : amax[i] < 0 || !finite(bias[i]) ? INFINITY : bias[i];
+            if (!exists) amax[i] = 0;
+        }
+        Row::put(amax_at, amax);
         T::wave_sync();  // the lanes of a row have read the bias that is replaced
-        Row::put(kBiasAt, bias);
+        Row::put(bias_at(n), bias);
         T::block_sync();
 
         bool good[2];
         float base[2];
-        tile_bases(tile, base, good);
+        tile_bases(bias_at(n), tile, base, good);
         const bool second = Row::thread() == 1;
         if (Row::thread() < slab.tiles)
             p.tile_base[slab.packed_tile + Row::thread()] =
                 of_half(good, second) ? of_half(base, second) : not_a_number();
         const float q_base = p.q_base[head];
-        for (int row = Row::thread(); row < kSlab; row += kThreads) {
-            const auto local_bias = [&](int key) { return at(kBiasAt, key) - of_half(base, key >= kSlab / 2); };
-            float largest_local = 0;
-            if (p.key_bias)
-                largest_local = over_group(p.k_group, row, [&](int key) {
+        const int rows = slab.tiles * tile;
+        CLARY_UNROLL
+        for (int i = 0; i < Row::kRows; ++i) {
+            const int row = Row::row(i);
+            const float need =
+                over_group(p.k_group, row % kSlab, [&](int key) { return at(amax_at, key); }) / largest_code(p);
+            float scale = numerics::detail::larger(need, numerics::kScaleFloor);
+            if (p.key_bias) {
+                const auto local_bias = [&](int key) { return at(bias_at(n), key) - of_half(base, key >= kSlab / 2); };
+                const float largest_local = over_group(p.k_group, row % kSlab, [&](int key) {
                     const float size = fabsf(local_bias(key));
                     return finite(size) ? size : 0.0f;
                 });
-            const float need = group_amax(p.k_group, row) / largest_code(p), local = local_bias(row);
-            const float scale = p.key_bias ? numerics::k_scale_for_bias(need, largest_local, q_base, p.a)
-                                           : numerics::detail::larger(need, numerics::kScaleFloor);
-            int units = 0;
-            if (p.key_bias && finite(local))
-                units = numerics::bias_units(local, numerics::bias_unit(q_base, scale, p.a));
-            put(kInverseAt, row, 1.0f / scale);
-            put(kUnitsAt, row, static_cast<float>(units));
-            if (row < slab.tiles * tile) p.k_scale[slab.packed_row + row] = scale;
+                const float local = local_bias(row % kSlab);
+                scale = numerics::k_scale_for_bias(need, largest_local, q_base, p.a);
+                if (finite(local)) units[i] = numerics::bias_units(local, numerics::bias_unit(q_base, scale, p.a));
+            }
+            factor[i] = row < slab.count ? 1.0f / scale * x.norm : 0.0f;
+            if (row < rows && Row::member() == 0) p.k_scale[slab.packed_row + row] = scale;
         }
-        T::block_sync();
-        float inverse[Row::kRows], units[Row::kRows];
-        Row::get(kInverseAt, inverse);
-        Row::get(kUnitsAt, units);
-        store_codes(p, x, inverse, slab.tiles * tile, static_cast<char*>(p.k_codes) + slab.packed_row * code_columns(p),
-                    [&](int i, int column) {
-                        const int sum = static_cast<int>(units[i]) + column;
-                        const auto digit = [&](int n) { return static_cast<uint32_t>((sum + n) >> 5); };
-                        return T::low_bytes(digit(0), digit(1), digit(2), digit(3));
-                    });
+        store_codes(p, x, factor, rows, static_cast<char*>(p.k_codes) + slab.packed_row * code_columns(p),
+                    [&](int i, int column) { return numerics::digits(units[i], column); });
     }
 
     // The middle of the bias of each tile, for both halves of the slab; 0 where a tile has no key or a bad one.
-    CLARY_DEVICE static void tile_bases(int tile, float* base, bool* good) {
-        const Bytes16 four = four_rows(kBiasAt);
+    CLARY_DEVICE static void tile_bases(uint32_t bias_at, int tile, float* base, bool* good) {
+        const Bytes16 four = four_rows(bias_at);
         float low = INFINITY, high = -INFINITY, lows[2], highs[2];
         CLARY_UNROLL
         for (int i = 0; i < 4; ++i) {
@@ -574,32 +663,31 @@ class PackKernel {
     }
 
     // Caches: the unquantized tokens of the last, partly filled tile, [tile, head_dim] of each head.
-    CLARY_DEVICE static float* tail_of(const QuantizeParams& p, const Slab& slab, int64_t head_dim, float* tail) {
-        return tail + (slab.b * p.desc.kv_heads + slab.h) * p.kv_rows.tile * head_dim;
+    CLARY_DEVICE static float* tail_of(const QuantizeParams& p, const Slab& slab, int64_t dim, float* tail) {
+        return tail + (slab.b * p.desc.kv_heads + slab.h) * p.kv_rows.tile * dim;
     }
     // Rows first .. end - 1; row `shift` is key 0 of the tail.
     template <class R>
-    CLARY_DEVICE static void store_tail(const R& x, int first, int end, int shift, int64_t head_dim, float* to) {
+    CLARY_DEVICE static void store_tail(const R& x, int first, int end, int shift, int64_t dim, float* to) {
         CLARY_UNROLL
         for (int i = 0; i < R::kRows; ++i) {
             if (R::row(i) < first || R::row(i) >= end) continue;
             CLARY_UNROLL
             for (int column = 0; column < R::kColumns; ++column)
-                if (R::channel(column) < head_dim)
-                    to[(R::row(i) - shift) * head_dim + R::channel(column)] = x.x[i][column];
+                if (R::channel(column) < dim) to[(R::row(i) - shift) * dim + R::channel(column)] = x.x[i][column];
         }
     }
     template <class R>
-    CLARY_DEVICE static void keep_tail(const QuantizeParams& p, const Slab& slab, const R& x, int64_t head_dim,
+    CLARY_DEVICE static void keep_tail(const QuantizeParams& p, const Slab& slab, const R& x, int64_t dim,
                                        float* tail) {
         const int keys = slab.count & (p.kv_rows.tile - 1), shift = slab.count - keys;
         if (tail == nullptr || keys == 0) return;
-        store_tail(x, shift, slab.count, shift, head_dim, tail_of(p, slab, head_dim, tail));
+        store_tail(x, shift, slab.count, shift, dim, tail_of(p, slab, dim, tail));
     }
     // By the first slab of an append, when it has read the tail: the new keys of what is the last tile now.
     template <class R>
-    CLARY_DEVICE static void keep_new(const QuantizeParams& p, const Slab& slab, const Operand& operand,
-                                      int64_t head_dim, float* tail) {
+    CLARY_DEVICE static void keep_new(const QuantizeParams& p, const Slab& slab, const Operand& operand, int64_t dim,
+                                      float* tail) {
         if (slab.from != 0) return;
         const int64_t length = slab.first + slab.old, end = length + slab.sequence.kv_len;
         const int keys = static_cast<int>(end & (p.kv_rows.tile - 1));
@@ -607,8 +695,8 @@ class PackKernel {
         const int old = static_cast<int>(clamp(length - last, 0, keys));
         const RowsFrom rows{token_address(p.desc, operand, slab.b, slab.h, slab.sequence, false), last + old - length};
         R x;
-        x.load_behind(operand, head_dim, old, keys, [&](int row) { return rows(row - old); });
-        store_tail(x, old, keys, 0, head_dim, tail_of(p, slab, head_dim, tail));
+        x.load_behind(operand, dim, old, keys, [&](int row) { return rows(row - old); });
+        store_tail(x, old, keys, 0, dim, tail_of(p, slab, dim, tail));
     }
 };
 

@@ -20,6 +20,7 @@ struct QuantizeParams {
     RowGroup q_group, k_group;  // rows that share a scale
     int32_t q_heads_per_kv = 1;
     int32_t tile_shift = 0;  // log2 of the tile
+    int32_t run = 1;         // slabs that a block packs one after the other; above 1: PackKind::kWhole only
     // desc's keys are behind those that the packed K and V hold.
     bool append = false;
     int64_t kv_capacity = 0;

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of Q, K or V in the registers of a block: loading, smoothing, rotation, magnitudes, codes.
 //
-// A lane holds 4 rows of kChunks runs of 8 channels. kLanesPerRow neighbouring lanes (a quad of rows) hold whole rows:
+// kLanesPerRow neighbouring lanes (members) hold a row, or four of them (quads), in kChunks runs of kRun channels each:
 //
-//   row(i)       = 16 (quad / 4) + 2 (quad % 4) + {0, 1, 8, 9}[i]       lane = quad kLanesPerRow + member
-//   channel(c)   = 8 (member + kLanesPerRow (c / 8)) + c % 8             c = 0 .. 8 kChunks - 1
+//   channel(c) = kRun (member + kLanesPerRow (c / kRun)) + c % kRun      c = 0 .. kColumns - 1
+//   kQuads     4 rows in a lane in runs of 8: rows {0, 1, 8, 9} + 2 (quad % 4) + 16 (quad / 4), neighbours in V's permuted
+//              order (numerics/permutation.h), so that their codes of a channel are a word
+//   kLong      1 row in a lane in runs of 16, 64 channels or 96: a rotation crosses few lanes, a row is known to few
 //
-// so that the four rows are neighbours in V's permuted order (numerics/permutation.h), a 16-bit run is one load of 16
-// bytes, and lanes of a quad read whole sectors. Of the butterflies of a rotation only those of 8 .. 4 kLanesPerRow
-// channels cross lanes. Head dims of 3 * 2^n have 3 runs per lane, others 2, which keeps kLanesPerRow a power of two.
+// So a run is one load of 16 bytes or two, codes of a long row's run are a store of 16 bytes, and lanes of a row read whole
+// sectors. Of the butterflies of a rotation only those of kRun .. kRun kLanesPerRow / 2 channels cross lanes. Head dims of
+// 3 * 2^n have half as many channels more in a lane, which keeps kLanesPerRow a power of two.
 #pragma once
 
 #include <cmath>
@@ -21,21 +23,26 @@
 
 namespace clary::gpu {
 
-// 16-byte loads of a row: runs of 8 channels that exist as a whole, all aligned.
-CLARY_DEVICE bool loads_whole_runs(const Operand& operand, int64_t head_dim) {
-    const int64_t size = dtype_size(operand.dtype);
-    const int64_t strides = operand.batch_stride | operand.head_stride | operand.token_stride;
-    return operand.dim_stride == 1 && head_dim % 8 == 0 && strides * size % 16 == 0 &&
-           reinterpret_cast<uintptr_t>(operand.data) % 16 == 0;
-}
+// What a lane holds: rows, and neighbouring channels (a run).
+struct Share {
+    int rows, run;
+};
+inline constexpr Share kQuads{4, 8}, kLong{1, 16};
 
-template <class T, int kDim>
+template <class T, int kDim, Share kShare = kQuads>
 struct Rows {
-    static constexpr int kRows = 4;  // of a lane
-    static constexpr int kChunks = kDim % 3 == 0 ? 3 : 2;
-    static constexpr int kColumns = 8 * kChunks;  // of a lane
+    static constexpr bool kIsQuad = kShare.rows == 4;
+    static constexpr int kRun = kShare.run;
+    static constexpr int kRows = kShare.rows;  // of a lane
+    static constexpr int kColumns =            // of a lane
+        kIsQuad ? (kDim % 3 == 0 ? 24 : 16)
+                : (kDim % 3 == 0 ? 96
+                   : kDim < 64   ? kDim
+                                 : 64);
+    static constexpr int kChunks = kColumns / kRun;
     static constexpr int kLanesPerRow = kDim / kColumns;
     static constexpr int kSlabThreads = kSlab / kRows * kLanesPerRow;  // that hold a slab
+    static constexpr int kWaveRows = T::kLanes / kLanesPerRow * kRows;
     static_assert(kDim % kColumns == 0 && (kLanesPerRow & (kLanesPerRow - 1)) == 0 && kLanesPerRow <= 32);
 
     float x[kRows][kColumns];
@@ -44,24 +51,15 @@ struct Rows {
     CLARY_DEVICE static int thread() { return T::wave() * T::kLanes + T::lane(); }
     CLARY_DEVICE static int quad() { return thread() / kLanesPerRow; }
     CLARY_DEVICE static int member() { return T::lane() % kLanesPerRow; }
-    CLARY_DEVICE static int first_row() { return quad() / 4 * 16 + quad() % 4 * 2; }
-    CLARY_DEVICE static int row(int i) { return first_row() + i / 2 * 8 + i % 2; }
+    // Of a block of kThreads.
+    template <int kThreads>
+    CLARY_DEVICE static bool has_rows() {
+        return kThreads <= kSlabThreads || first_row() < kSlab;
+    }
+    CLARY_DEVICE static int first_row() { return kIsQuad ? quad() / 4 * 16 + quad() % 4 * 2 : quad(); }
+    CLARY_DEVICE static int row(int i) { return first_row() + (kIsQuad ? i / 2 * 8 + i % 2 : i); }
     CLARY_DEVICE static int chunk(int j) { return member() + kLanesPerRow * j; }
-    CLARY_DEVICE static int channel(int column) { return chunk(column / 8) * 8 + column % 8; }
-
-    // A vector over channels, fp32, padded to kDim.
-    struct Columns {
-        float value[kColumns];
-
-        CLARY_DEVICE explicit Columns(const float* vector) {
-            CLARY_UNROLL
-            for (int j = 0; j < kChunks * 2; ++j) {
-                const Bytes16 four = reinterpret_cast<const Bytes16*>(vector)[chunk(j / 2) * 2 + j % 2];
-                CLARY_UNROLL
-                for (int i = 0; i < 4; ++i) value[j * 4 + i] = numerics::bit_cast<float>(four.word[i]);
-            }
-        }
-    };
+    CLARY_DEVICE static int channel(int column) { return chunk(column / kRun) * kRun + column % kRun; }
 
     // Rows below `count`, row r from address(r); the others and the channels behind head_dim are zeros.
     template <class Address>
@@ -75,14 +73,34 @@ struct Rows {
         load_rows<true>(operand, head_dim, first, count, address);
     }
 
-    // sign (x - c)
-    CLARY_DEVICE void subtract(const Columns& c, float sign) {
+    // A vector over channels, fp32, padded to kDim, in global memory or put into shared memory: x - c, and the sum of x c of
+    // each row.
+    template <class Vector>
+    CLARY_DEVICE void subtract(Vector c) {
+        for_columns(c, [&](int i, int column, float value) { x[i][column] -= value; });
+    }
+    template <class Vector>
+    CLARY_DEVICE void dot(Vector c, float* sum) const {
+        float part[kRows][kParts] = {};
+        for_columns(c, [&](int i, int column, float value) {
+            part[i][column % kParts] = T::fma(x[i][column], value, part[i][column % kParts]);
+        });
         CLARY_UNROLL
-        for (int column = 0; column < kColumns; ++column) {
-            const float minus = -sign * c.value[column];
+        for (int i = 0; i < kRows; ++i) {
             CLARY_UNROLL
-            for (int i = 0; i < kRows; ++i) x[i][column] = T::fma(sign, x[i][column], minus);
+            for (int half = kParts / 2; half > 0; half /= 2) {
+                CLARY_UNROLL
+                for (int n = 0; n < half; ++n) part[i][n] += part[i][n + half];
+            }
+            sum[i] = part[i][0];
+            CLARY_UNROLL
+            for (int mask = 1; mask < kLanesPerRow; mask *= 2) sum[i] += T::shuffle_xor(sum[i], mask);
         }
+    }
+    static constexpr uint32_t kVectorBytes = kDim * 4;
+    CLARY_DEVICE static void put_vector(SharedAddress to, const float* vector, int threads) {
+        for (int unit = thread(); unit < kDim / 4; unit += threads)
+            T::store(to + vector_place(unit), reinterpret_cast<const Bytes16*>(vector)[unit]);
     }
     CLARY_DEVICE void multiply(float factor) {
         CLARY_UNROLL
@@ -113,49 +131,91 @@ struct Rows {
     // -- over all channels of row i, known to all lanes of the row --
     // Largest magnitude; NaN or infinity where the row is not finite.
     CLARY_DEVICE float largest(int i) const {
-        float top = 0;
+        float part[kParts] = {};
         CLARY_UNROLL
-        for (int column = 0; column < kColumns; ++column) top = T::max(top, fabsf(x[i][column]));
+        for (int column = 0; column < kColumns; ++column)
+            part[column % kParts] = T::max(part[column % kParts], fabsf(x[i][column]));
+        CLARY_UNROLL
+        for (int n = 1; n < kParts; ++n) part[0] = T::max(part[0], part[n]);
+        float top = part[0];
         CLARY_UNROLL
         for (int mask = 1; mask < kLanesPerRow; mask *= 2) top = T::max(top, T::shuffle_xor(top, mask));
         return top * norm;
     }
-    CLARY_DEVICE float dot(int i, const Columns& c) const {
-        float sum = 0;
-        CLARY_UNROLL
-        for (int column = 0; column < kColumns; ++column) sum = T::fma(x[i][column], c.value[column], sum);
-        CLARY_UNROLL
-        for (int mask = 1; mask < kLanesPerRow; mask *= 2) sum += T::shuffle_xor(sum, mask);
-        return sum;
-    }
 
-    // A float of each row of the slab in shared memory, [128]: put() by the first lane of a quad.
+    // A float of each row of the slab in shared memory, [128]: put() by the first lane that holds the row.
     CLARY_DEVICE static void put(uint32_t array, const float* value) {
         if (member() != 0 || first_row() >= kSlab) return;
         const SharedAddress to{array + static_cast<uint32_t>(first_row() * 4)};
-        // Every other 8 quads begin with the second pair: 16 quads of a wave then meet 32 banks.
-        const bool second = quad() / 8 % 2 != 0;
-        const Pair low{value[0], value[1]}, high{value[2], value[3]};
-        T::store(to + (second ? 32 : 0), second ? high : low);
-        T::store(to + (second ? 0 : 32), second ? low : high);
+        if constexpr (kIsQuad) {
+            // Every other 8 quads begin with the second pair: 16 quads of a wave then meet 32 banks.
+            const bool second = quad() / 8 % 2 != 0;
+            const Pair low{value[0], value[1]}, high{value[2], value[3]};
+            T::store(to + (second ? 32 : 0), second ? high : low);
+            T::store(to + (second ? 0 : 32), second ? low : high);
+        } else {
+            T::store(to, value[0]);
+        }
     }
     CLARY_DEVICE static void get(uint32_t array, float* value) {
-        Pair low{0, 0}, high{0, 0};
-        if (first_row() < kSlab) {
-            const SharedAddress from{array + static_cast<uint32_t>(first_row() * 4)};
+        CLARY_UNROLL
+        for (int i = 0; i < kRows; ++i) value[i] = 0;
+        if (first_row() >= kSlab) return;
+        const SharedAddress from{array + static_cast<uint32_t>(first_row() * 4)};
+        if constexpr (kIsQuad) {
             const bool second = quad() / 8 % 2 != 0;
-            low = T::template load<Pair>(from + (second ? 32 : 0));
-            high = T::template load<Pair>(from + (second ? 0 : 32));
+            Pair low = T::template load<Pair>(from + (second ? 32 : 0));
+            Pair high = T::template load<Pair>(from + (second ? 0 : 32));
             if (second) {
                 const Pair other = low;
                 low = high;
                 high = other;
             }
+            value[0] = low.a;
+            value[1] = low.b;
+            value[2] = high.a;
+            value[3] = high.b;
+        } else {
+            value[0] = T::template load<float>(from);
         }
-        value[0] = low.a;
-        value[1] = low.b;
-        value[2] = high.a;
-        value[3] = high.b;
+    }
+
+    // -- rows on their way: 16-bit runs by asynchronous copies into the wave's part of shared memory. Every wave reads
+    // what it has copied itself, so that nothing but a wave_sync() stands between --
+    static constexpr int kUnits = kRows * kColumns / 8;               // 16-byte units of a lane
+    static constexpr uint32_t kStageBytes = kUnits * T::kLanes * 16;  // of a wave
+
+    // Row r begins at from + r step (bytes); `count` of them, the others are zeros.
+    template <int kThreads>
+    CLARY_DEVICE static void fetch(SharedAddress stage, int count, const void* from, int64_t step) {
+        const char* const first = static_cast<const char*>(from) + unit_of(0).row * step;
+        CLARY_UNROLL
+        for (int k = 0; k < kUnits; ++k) {
+            const Unit unit = unit_of(k);
+            // Where whole rows are copied at once the difference is a constant.
+            const int rows = kIsQuad ? k / kChunks / 2 * 8 + k / kChunks % 2 : k * T::kLanes / kRowUnits;
+            const char* const row = kIsQuad || T::kLanes % kRowUnits == 0 ? first + rows * step
+                                                                          : first + (unit.row - unit_of(0).row) * step;
+            T::copy16(stage + static_cast<uint32_t>((k * T::kLanes + T::lane()) * 16), row + unit.column * 16,
+                      unit.row < count, has_rows<kThreads>());
+        }
+        T::commit();
+    }
+    // Afterwards the place is free.
+    template <int kThreads>
+    CLARY_DEVICE void take(SharedAddress stage, bool bf16) {
+        norm = 1;
+        T::template wait<0, kUnits>();
+        T::wave_sync();
+        Bytes16 unit[kUnits];
+        CLARY_UNROLL
+        for (int k = 0; k < kUnits; ++k)
+            unit[k] = has_rows<kThreads>() ? T::template load<Bytes16>(stage + place_of(k)) : Bytes16{};
+        T::wave_sync();
+        if (bf16)
+            unpack_units<Element::kBf16>(unit);
+        else
+            unpack_units<Element::kF16>(unit);
     }
 
     // The low byte holds x * factor to the nearest integer, ties to even: 1.5 * 2^23 leaves a sum no place for fractions.
@@ -170,14 +230,73 @@ struct Rows {
     }
 
   private:
+    static constexpr int kParts = kRows == 1 ? 8 : 1;  // of a long chain of sums or maxima
     struct alignas(8) Pair {
         float a, b;
     };
+
+    // Of 4 channels: in shared memory lanes that read the same four of their runs meet different banks.
+    CLARY_DEVICE static uint32_t vector_place(int unit) { return static_cast<uint32_t>((unit ^ (unit / 8 % 2)) * 16); }
+    CLARY_DEVICE static Bytes16 four(const float* vector, int unit) {
+        return reinterpret_cast<const Bytes16*>(vector)[unit];
+    }
+    CLARY_DEVICE static Bytes16 four(SharedAddress vector, int unit) {
+        return T::template load<Bytes16>(vector + vector_place(unit));
+    }
+    // use(i, column, value of the vector there).
+    template <class Vector, class Use>
+    CLARY_DEVICE static void for_columns(Vector vector, const Use& use) {
+        constexpr int kFours = kRun / 4;
+        CLARY_UNROLL
+        for (int j = 0; j < kColumns / 4; ++j) {
+            const Bytes16 values = four(vector, chunk(j / kFours) * kFours + j % kFours);
+            CLARY_UNROLL
+            for (int n = 0; n < 4; ++n) {
+                CLARY_UNROLL
+                for (int i = 0; i < kRows; ++i) use(i, j * 4 + n, numerics::bit_cast<float>(values.word[n]));
+            }
+        }
+    }
+
+    // The wave's copy number k brings this unit to this lane's place. Quads copy what the lane will read; rows of few
+    // lanes, whole rows: neighbouring lanes read neighbouring addresses.
+    struct Unit {
+        int row, column;  // in the slab; of 8 channels
+    };
+    static constexpr int kRowUnits = kDim / 8;
+    CLARY_DEVICE static Unit unit_of(int k) {
+        if constexpr (kIsQuad) {
+            return {row(k / kChunks), chunk(k % kChunks)};
+        } else {
+            const int at = k * T::kLanes + T::lane(), row = at / kRowUnits;
+            return {T::wave() * kWaveRows + row, at % kRowUnits ^ swizzle(row)};
+        }
+    }
+    // 8 lanes that read 16 bytes at once meet different banks: members of a row differ in bits 1 .. of the column, rows
+    // in what is left of 3 bits.
+    CLARY_DEVICE static int swizzle(int row) {
+        if constexpr (kRowUnits % 8 != 0) return row / 2 % 4;
+        if constexpr (kLanesPerRow == 1) return row % 8;
+        if constexpr (kLanesPerRow == 2) return row % 2 + row / 2 % 2 * 4;
+        return row % 2;
+    }
+    CLARY_DEVICE static uint32_t place_of(int k) {
+        if constexpr (kIsQuad) return static_cast<uint32_t>((k * T::kLanes + T::lane()) * 16);
+        constexpr int kPerRow = kColumns / 8;
+        const int row = T::lane() / kLanesPerRow, n = k % kPerRow;
+        return static_cast<uint32_t>((row * kRowUnits + ((chunk(n / 2) * 2 + n % 2) ^ swizzle(row))) * 16);
+    }
 
     template <Element kFrom>
     CLARY_DEVICE static void unpack(const Bytes16* run, float* to) {
         CLARY_UNROLL
         for (int i = 0; i < 8; ++i) to[i] = T::template unpack2<kFrom>(run->word[i / 2], i % 2);
+    }
+
+    template <Element kFrom>
+    CLARY_DEVICE void unpack_units(const Bytes16* unit) {
+        CLARY_UNROLL
+        for (int k = 0; k < kUnits; ++k) unpack<kFrom>(&unit[k], &x[k * 8 / kColumns][k * 8 % kColumns]);
     }
 
     template <bool kBehind, class Address>
@@ -200,27 +319,29 @@ struct Rows {
         }
     }
 
-    // All loads are on their way before the first is used.
+    // All loads are on their way before the first is used. Units of 8 channels.
     template <int kLoads, bool kBehind, class Address, class Convert>
     CLARY_DEVICE void load_runs(int64_t head_dim, int64_t first, int64_t count, const Address& address,
                                 const Convert& convert) {
-        Bytes16 run[kRows][kChunks][kLoads];
+        constexpr int kPerRow = kColumns / 8, kPerRun = kRun / 8;
+        Bytes16 run[kRows][kPerRow][kLoads];
         CLARY_UNROLL
         for (int i = 0; i < kRows; ++i) {
             const bool exists = row(i) < count && (!kBehind || row(i) >= first);
             const auto* const from = static_cast<const Bytes16*>(exists ? address(row(i)) : nullptr);
             CLARY_UNROLL
-            for (int j = 0; j < kChunks; ++j) {
+            for (int j = 0; j < kPerRow; ++j) {
+                const int unit = chunk(j / kPerRun) * kPerRun + j % kPerRun;
                 CLARY_UNROLL
                 for (int part = 0; part < kLoads; ++part)
-                    run[i][j][part] = exists && chunk(j) * 8 < head_dim ? from[chunk(j) * kLoads + part] : Bytes16{};
+                    run[i][j][part] = exists && unit * 8 < head_dim ? from[unit * kLoads + part] : Bytes16{};
             }
         }
         CLARY_UNROLL
         for (int i = 0; i < kRows; ++i) {
             if (kBehind && row(i) < first) continue;
             CLARY_UNROLL
-            for (int j = 0; j < kChunks; ++j) convert(run[i][j], &x[i][j * 8]);
+            for (int j = 0; j < kPerRow; ++j) convert(run[i][j], &x[i][j * 8]);
         }
     }
 
@@ -247,12 +368,18 @@ struct Rows {
         a = sum;
     }
 
-    // Blocks of whole lanes: kDim, or two thirds and one third of it.
+    // Chunks that lie in the first of the blocks that are rotated: all, or two thirds of 3 * 2^n channels.
+    static constexpr int kFirstChunks = kDim % 3 == 0 ? kChunks / 3 * 2 : kChunks;
+    // Whether chunks j and j + stride meet in a butterfly.
+    CLARY_HD static constexpr bool meet(int j, int stride) {
+        return (j & stride) == 0 && stride < (j < kFirstChunks ? kFirstChunks : kChunks - kFirstChunks);
+    }
+
     CLARY_DEVICE void rotate_whole() {
         CLARY_UNROLL
         for (int i = 0; i < kRows; ++i) {
             CLARY_UNROLL
-            for (int stride = 1; stride < 8; stride *= 2) {
+            for (int stride = 1; stride < kRun; stride *= 2) {
                 CLARY_UNROLL
                 for (int column = 0; column < kColumns; ++column)
                     if ((column & stride) == 0) butterfly(x[i][column], x[i][column + stride]);
@@ -265,9 +392,13 @@ struct Rows {
                     x[i][column] = T::fma(sign, x[i][column], T::shuffle_xor(x[i][column], mask));
             }
             CLARY_UNROLL
-            for (int column = 0; column < 8; ++column) butterfly(x[i][column], x[i][column + 8]);
+            for (int stride = 1; stride < kChunks; stride *= 2) {
+                CLARY_UNROLL
+                for (int column = 0; column < kColumns; ++column)
+                    if (meet(column / kRun, stride)) butterfly(x[i][column], x[i][column + stride * kRun]);
+            }
         }
-        if constexpr (kChunks == 2) {
+        if constexpr (kDim % 3 != 0) {
             norm = numerics::hadamard_norm<float>(kDim);
         } else {
             constexpr float kLarge = numerics::hadamard_norm<float>(kDim / 3 * 2);
@@ -275,7 +406,8 @@ struct Rows {
             CLARY_UNROLL
             for (int i = 0; i < kRows; ++i) {
                 CLARY_UNROLL
-                for (int column = 0; column < kColumns; ++column) x[i][column] *= column < 16 ? kLarge : kSmall;
+                for (int column = 0; column < kColumns; ++column)
+                    x[i][column] *= column / kRun < kFirstChunks ? kLarge : kSmall;
             }
         }
     }
@@ -284,7 +416,7 @@ struct Rows {
     // bits below it count within the block. Channels from n on are zeros and stay so.
     CLARY_DEVICE void rotate_part(int n) {
         CLARY_UNROLL
-        for (int stride = 1; stride < 8; stride *= 2) {
+        for (int stride = 1; stride < kRun; stride *= 2) {
             CLARY_UNROLL
             for (int column = 0; column < kColumns; ++column) {
                 if ((column & stride) != 0 || (channel(column) ^ n) < 2 * stride) continue;
@@ -297,7 +429,7 @@ struct Rows {
             const float sign = (T::lane() & mask) != 0 ? -1.0f : 1.0f;
             CLARY_UNROLL
             for (int column = 0; column < kColumns; ++column) {
-                const bool within = (channel(column) ^ n) >= 16 * mask;
+                const bool within = (channel(column) ^ n) >= 2 * kRun * mask;
                 CLARY_UNROLL
                 for (int i = 0; i < kRows; ++i) {
                     const float mixed = T::fma(sign, x[i][column], T::shuffle_xor(x[i][column], mask));
@@ -306,10 +438,14 @@ struct Rows {
             }
         }
         CLARY_UNROLL
-        for (int column = 0; column < 8; ++column) {
-            if ((channel(column) ^ n) < 16 * kLanesPerRow) continue;
+        for (int stride = 1; stride < kChunks; stride *= 2) {
             CLARY_UNROLL
-            for (int i = 0; i < kRows; ++i) butterfly(x[i][column], x[i][column + 8]);
+            for (int column = 0; column < kColumns; ++column) {
+                if ((column / kRun & stride) != 0 || column / kRun + stride >= kChunks) continue;
+                if ((channel(column) ^ n) < 2 * kRun * kLanesPerRow * stride) continue;
+                CLARY_UNROLL
+                for (int i = 0; i < kRows; ++i) butterfly(x[i][column], x[i][column + stride * kRun]);
+            }
         }
         CLARY_UNROLL
         for (int column = 0; column < kColumns; ++column) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The work of a block: 128 rows of a head of Q, or 128 keys of a head of K and V; K and V come first in the grid.
+// The work of a block: 128 rows of a head of Q, or 128 keys of a head of K and V; K and V come first in the grid. Or a
+// run of such slabs, one after the other.
 //
 // Appending: the first slab of a head begins with the tile that new keys go on, whose old keys lie in the tail; exact
 // recipes keep no tail, there it begins with the first new key.
@@ -20,7 +21,27 @@ struct Slab {
     int tiles = 0;            // of K and V that are to be written
     int64_t packed_row = 0;   // of `first`, over the whole section
     int64_t packed_tile = 0;  // likewise, of K and V
+    int left = 0, room = 0;   // from `first` on: rows or keys that exist; of K and V, that are to be written
     Sequence sequence;
+
+    CLARY_DEVICE void measure(const QuantizeParams& p) {
+        const auto up_to_slab = [](int rows) { return rows < 0 ? 0 : rows < kSlab ? rows : kSlab; };
+        count = up_to_slab(left);
+        tiles = (up_to_slab(room) + p.kv_rows.tile - 1) >> p.tile_shift;
+        exists = is_q ? count > 0 : tiles > 0;
+    }
+    // The next one of a run.
+    CLARY_DEVICE Slab next(const QuantizeParams& p) const {
+        Slab slab = *this;
+        slab.first += kSlab;
+        slab.from += kSlab;
+        slab.packed_row += kSlab;
+        slab.packed_tile += kSlab >> p.tile_shift;
+        slab.left -= kSlab;
+        slab.room -= kSlab;
+        slab.measure(p);
+        return slab;
+    }
 };
 
 // A cache before new keys come.
@@ -38,9 +59,10 @@ CLARY_DEVICE Cache cache_of(const QuantizeParams& p, int64_t b) {
     return cache;
 }
 
-CLARY_DEVICE Slab slab_of(const QuantizeParams& p, int block) {
+// The first slab of a block with `run` of them.
+CLARY_DEVICE Slab slab_of(const QuantizeParams& p, int block, int run = 1) {
     const AttentionDesc& desc = p.desc;
-    const auto kv = static_cast<uint32_t>(kv_slabs(p)), q = static_cast<uint32_t>(q_slabs(p));
+    const auto kv = static_cast<uint32_t>(runs(kv_slabs(p), run)), q = static_cast<uint32_t>(runs(q_slabs(p), run));
     const auto kv_heads = static_cast<uint32_t>(desc.kv_heads), q_heads = static_cast<uint32_t>(desc.q_heads);
     const uint32_t kv_blocks = static_cast<uint32_t>(desc.batch) * kv_heads * kv;
     auto index = static_cast<uint32_t>(block);
@@ -53,7 +75,7 @@ CLARY_DEVICE Slab slab_of(const QuantizeParams& p, int block) {
     slab.b = item / heads;
     slab.h = item % heads;
     if (slab.b >= desc.batch) return slab;
-    slab.first = slab.from = int64_t{index % slabs} * kSlab;
+    slab.first = slab.from = int64_t{index % slabs} * run * kSlab;
     slab.sequence = sequence_of(desc, slab.b);
     const Sequence& s = slab.sequence;
     if (p.append) {
@@ -70,19 +92,13 @@ CLARY_DEVICE Slab slab_of(const QuantizeParams& p, int block) {
         slab.exists = slab.count > 0 && cache.added > 0;
         return slab;
     }
-    const int64_t left = (slab.is_q ? s.q_len : s.kv_len) - slab.first;
-    slab.count = static_cast<int>(clamp(left, 0, kSlab));
+    slab.left = static_cast<int>((slab.is_q ? s.q_len : s.kv_len) - slab.first);
+    // Dense problems and caches have whole tiles of zeros up to their capacity, packed sequences only what they need.
+    slab.room = p.kv_rows.varlen ? slab.left : static_cast<int>(p.kv_rows.rows - slab.first);
     slab.packed_row = slab.first + (slab.is_q ? p.q_rows.begin(slab.b, slab.h, desc.q_heads, s.q_begin)
                                               : p.kv_rows.begin(slab.b, slab.h, desc.kv_heads, s.kv_begin));
-    if (slab.is_q) {
-        slab.exists = slab.count > 0;
-        return slab;
-    }
-    // Dense problems and caches have whole tiles of zeros up to their capacity, packed sequences only what they need.
-    const int64_t rows = p.kv_rows.varlen ? left : p.kv_rows.rows - slab.first;
-    slab.tiles = (static_cast<int>(clamp(rows, 0, kSlab)) + p.kv_rows.tile - 1) >> p.tile_shift;
     slab.packed_tile = slab.packed_row >> p.tile_shift;
-    slab.exists = slab.tiles > 0;
+    slab.measure(p);
     return slab;
 }
 

@@ -2,18 +2,20 @@
 // The vectors of every (sequence, kv head), one block each: c_k and v_mean (means over keys), c_q (mean over the rows of
 // all q heads of the kv head), q_base (the scale of Q's repeat 1), and the floor that v_scale=channel starts from.
 //
-// They are taken from a sample of at most 512 keys, and as many rows of Q: the sequence in 512 parts, one token of
-// each, at a place that changes from part to part so that no period of the tokens (rows of an image, alternating signs)
-// falls in step with the sample. Up to 512 all are taken. A mean is a choice, not a result: softmax does not change
-// with c_k, the key bias restores c_q, the epilogue adds v_mean. The error of a sampled mean is 1/23 of a channel's
+// They are taken from a sample of at most 256 keys (of V 512), and as many rows of Q: the sequence in 256 parts, one token
+// of each, at a place that changes from part to part so that no period of the tokens (rows of an image, alternating signs)
+// falls in step with the sample. Up to 256 all are taken. A mean is a choice, not a result: softmax does not change
+// with c_k, the key bias restores c_q, the epilogue adds v_mean. The error of a sampled mean is 1/16 of a channel's
 // standard deviation, far below what smoothing is for (channels whose mean is many deviations). Rows with a
 // value that is not finite are left out.
 //
-// q_base: a row that needs more has its bias added in fp32, right but slow, so the largest need of the sample gets head
+// q_base, from 128 rows: a row that needs more has its bias added in fp32, right but slow, so their largest need gets head
 // room of a factor 2 where it is not the largest of all. It costs nothing where rows are alike: 64 times the typical need
 // is larger then.
 //
-// Reads: 512 rows of Q twice, of K, and of V with smooth_v. Shared memory: sums of every channel and wave.
+// Reads: 256 rows of Q and K, 128 of Q again, and 512 of V with smooth_v. Nearly all of the time is latency, so blocks
+// take half of a multiprocessor and leave the other half to the next kernel, where the two may overlap. Shared memory: sums
+// of every channel and wave.
 #pragma once
 
 #include <cmath>
@@ -23,16 +25,17 @@
 
 namespace clary::gpu {
 
-// Token i of a sample of `taken` from `count`.
+// Token i of a sample of `taken` from `count`, which kernels count in 31 bits.
+template <uint32_t kMost>
 struct Sample {
-    static constexpr int64_t kMost = 512;
-    int64_t count;
-    CLARY_HD constexpr int64_t taken() const { return count < kMost ? count : kMost; }
-    CLARY_HD constexpr int64_t operator()(int64_t i) const {
+    uint32_t count;
+    CLARY_HD constexpr uint32_t taken() const { return count < kMost ? count : kMost; }
+    CLARY_HD constexpr uint32_t operator()(uint32_t i) const {
         if (count <= kMost) return i;
-        const int64_t begin = i * count / kMost, width = (i + 1) * count / kMost - begin;
-        const uint32_t random = static_cast<uint32_t>(i + 1) * 0x9e3779b9u;  // golden ratio: spreads evenly
-        return begin + static_cast<int64_t>(static_cast<uint64_t>(random) * static_cast<uint64_t>(width) >> 32);
+        const auto begin = static_cast<uint32_t>(uint64_t{i} * count / kMost);
+        const uint32_t width = static_cast<uint32_t>(uint64_t{i + 1} * count / kMost) - begin;
+        const uint32_t random = (i + 1) * 0x9e3779b9u;  // golden ratio: spreads evenly
+        return begin + static_cast<uint32_t>(uint64_t{random} * width >> 32);
     }
 };
 
@@ -44,8 +47,8 @@ class StatisticsKernel {
     static constexpr int64_t kFewestQueriesToSmooth = 16;  // their mean would be the signal
 
   public:
-    static constexpr int kThreads = 512;
-    static constexpr int kBlocks = 1;
+    static constexpr int kThreads = 256;
+    static constexpr int kBlocks = 2;
 
   private:
     static constexpr int kWaves = kThreads / T::kLanes;
@@ -61,29 +64,27 @@ class StatisticsKernel {
     CLARY_DEVICE static void run(const QuantizeParams& p) {
         const AttentionDesc& desc = p.desc;
         const Recipe& recipe = desc.recipe;
-        const int64_t b = T::block(0) / desc.kv_heads, h = T::block(0) % desc.kv_heads;
+        T::let_next_start();
+        const int64_t head = T::block(0), b = head / desc.kv_heads, h = head % desc.kv_heads;
         if (b >= desc.batch) return;
         const Sequence s = sequence_of(desc, b);
-        const int64_t head = b * desc.kv_heads + h;
-        const bool with_q = desc.q.data != nullptr && s.q_len > 0;
-        const Sample keys{s.kv_len}, queries{with_q ? s.q_len * p.q_heads_per_kv : 0};
-        const auto key_row = [&](const Operand& operand) {
-            return [token = token_address(desc, operand, b, h, s, false), keys](int64_t i) { return token(keys(i)); };
-        };
-        const auto query_row = [&](int64_t i) {
-            const int64_t row = queries(i), q_head = h * p.q_heads_per_kv + row / s.q_len;
-            return token_address(desc, desc.q, b, q_head, s, true)(row % s.q_len);
-        };
-
         float* const c_k = p.c_k + head * kConfig.dim;
         float* const c_q = p.c_q + head * kConfig.dim;
+        const Source keys{s.kv_len, 1, h, false};
         if (!recipe.smooth_k)
             fill(c_k, kConfig.dim);
         else if (desc.c_k.given())
             take(desc.c_k, b, h, desc.head_dim, c_k);
         else
-            mean<Row>(desc.k, desc.head_dim, keys.taken(), key_row(desc.k), c_k);
+            mean<Row, 256>(desc, s, b, keys, desc.k, desc.head_dim, c_k);
+        if (p.v_mean != nullptr)
+            mean<VRow, 512>(desc, s, b, keys, desc.v, desc.head_dim_v, p.v_mean + head * kConfig.dim_v);
+        if (recipe.v_scale == VScale::kChannel)
+            for (int d = Row::thread(); d < kConfig.dim_v; d += kThreads)
+                p.v_scale[head * kConfig.dim_v + d] = numerics::kScaleFloor;
 
+        const bool with_q = desc.q.data != nullptr && s.q_len > 0;
+        const Source queries{with_q ? s.q_len : 0, p.q_heads_per_kv, h * p.q_heads_per_kv, true};
         // With scale 0 no score counts, and the bias of c_q must not either.
         if (!recipe.smooth_q || desc.scale == 0)
             fill(c_q, kConfig.dim);
@@ -92,25 +93,37 @@ class StatisticsKernel {
         else if (!with_q || s.q_len < kFewestQueriesToSmooth)
             fill(c_q, kConfig.dim);
         else
-            mean<Row>(desc.q, desc.head_dim, queries.taken(), query_row, c_q);
-
-        if (p.v_mean != nullptr)
-            mean<VRow>(desc.v, desc.head_dim_v, keys.taken(), key_row(desc.v), p.v_mean + head * kConfig.dim_v);
-        if (recipe.v_scale == VScale::kChannel)
-            for (int d = Row::thread(); d < kConfig.dim_v; d += kThreads)
-                p.v_scale[head * kConfig.dim_v + d] = numerics::kScaleFloor;
+            mean<Row, 256>(desc, s, b, queries, desc.q, desc.head_dim, c_q);
 
         float q_base = 1;  // no query will read it
         if (p.key_bias && desc.q_base.given()) {
             q_base = static_cast<const float*>(desc.q_base.data)[b * desc.q_base.stride[0] + h * desc.q_base.stride[1]];
         } else if (p.key_bias && with_q) {
             T::block_sync();  // c_q is there
-            q_base = base_of(p, queries, query_row, c_q);
+            q_base = base_of(p, s, b, queries, c_q);
         }
         if (Row::thread() == 0) p.q_base[head] = q_base;
     }
 
   private:
+    // Rows of a kv head: the tokens of its heads, one head after the other.
+    struct Source {
+        int64_t tokens;
+        int32_t heads;
+        int64_t first_head;
+        bool is_q;
+
+        template <uint32_t kMost>
+        CLARY_DEVICE Sample<kMost> sample() const {
+            return {static_cast<uint32_t>(tokens * heads)};
+        }
+        CLARY_DEVICE const void* address(const AttentionDesc& desc, const Operand& operand, const Sequence& s,
+                                         int64_t b, uint32_t row) const {
+            const auto length = static_cast<uint32_t>(tokens);
+            return token_address(desc, operand, b, first_head + row / length, s, is_q)(row % length);
+        }
+    };
+
     CLARY_DEVICE static void fill(float* vector, int dim) {
         for (int d = Row::thread(); d < dim; d += kThreads) vector[d] = 0;
     }
@@ -120,23 +133,28 @@ class StatisticsKernel {
             vector[d] = d < head_dim ? from[d * given.stride[2]] : 0.0f;
     }
 
-    // The mean of each channel over rows [0, count) of a sample that are finite; 0 where there are none.
-    template <class R, class Address>
-    CLARY_DEVICE static void mean(const Operand& operand, int64_t head_dim, int64_t count, const Address& address,
-                                  float* result) {
+    // The mean of each channel over the rows of a sample that are finite; 0 where there are none.
+    template <class R, uint32_t kMost>
+    CLARY_DEVICE static void mean(const AttentionDesc& desc, const Sequence& s, int64_t b, const Source& source,
+                                  const Operand& operand, int64_t head_dim, float* result) {
         constexpr int kDim = R::kLanesPerRow * R::kColumns;
         constexpr int kAtOnce = kThreads / R::kLanesPerRow * R::kRows;  // rows
+        const auto sample = source.template sample<kMost>();
+        const int count = static_cast<int>(sample.taken());
         float sum[R::kColumns] = {}, rows = 0;
-        for (int64_t first = 0; first < count; first += kAtOnce) {
+        for (int first = 0; first < count; first += kAtOnce) {
             R x;
-            x.load(operand, head_dim, count - first, [&](int row) { return address(first + row); });
+            x.load(operand, head_dim, count - first, [&](int row) {
+                return source.address(desc, operand, s, b, sample(static_cast<uint32_t>(first + row)));
+            });
             CLARY_UNROLL
             for (int i = 0; i < R::kRows; ++i) {
                 const bool finite = x.largest(i) < INFINITY;
-                if (T::any(!finite) && !finite) x.clear_row(i);
+                if (finite) {
+                    CLARY_UNROLL
+                    for (int column = 0; column < R::kColumns; ++column) sum[column] += x.x[i][column];
+                }
                 rows += finite && R::row(i) < count - first ? 1.0f : 0.0f;
-                CLARY_UNROLL
-                for (int column = 0; column < R::kColumns; ++column) sum[column] += x.x[i][column];
             }
         }
         T::block_sync();  // the sums of the vector before have been read
@@ -169,20 +187,23 @@ class StatisticsKernel {
     struct alignas(16) Needs {
         float largest, sum, rows, unused;
     };
-    template <class Address>
-    CLARY_DEVICE static float base_of(const QuantizeParams& p, const Sample& queries, const Address& query_row,
+    CLARY_DEVICE static float base_of(const QuantizeParams& p, const Sequence& s, int64_t b, const Source& queries,
                                       const float* c_q) {
         const AttentionDesc& desc = p.desc;
         constexpr int kAtOnce = kThreads / Row::kLanesPerRow * Row::kRows;
         const bool int4 = desc.recipe.qk == Format::kInt4;
         const auto limit = static_cast<float>(int4 ? numerics::kInt4Max : numerics::kInt8Max);
+        const auto sample = queries.template sample<128>();
+        const int taken = static_cast<int>(sample.taken());
         Needs needs{};
-        for (int64_t first = 0; first < queries.taken(); first += kAtOnce) {
-            const int64_t left = queries.taken() - first;
+        for (int first = 0; first < taken; first += kAtOnce) {
+            const int left = taken - first;
             Row x;
-            x.load(desc.q, desc.head_dim, left, [&](int row) { return query_row(first + row); });
+            x.load(desc.q, desc.head_dim, left, [&](int row) {
+                return queries.address(desc, desc.q, s, b, sample(static_cast<uint32_t>(first + row)));
+            });
             if (desc.scale == 0) x.multiply(0);
-            if (desc.recipe.smooth_q) x.subtract(typename Row::Columns(c_q), 1);
+            if (desc.recipe.smooth_q) x.subtract(c_q);
             if (desc.recipe.rotate_qk) x.rotate(static_cast<int>(desc.head_dim));
             CLARY_UNROLL
             for (int i = 0; i < Row::kRows; ++i) {
@@ -209,7 +230,7 @@ class StatisticsKernel {
             all.sum += one.sum;
             all.rows += one.rows;
         }
-        const float head_room = queries.taken() < queries.count ? 2.0f : 1.0f;
+        const float head_room = sample.taken() < sample.count ? 2.0f : 1.0f;
         return numerics::q_base_scale(head_room * all.largest, all.rows > 0 ? all.sum / all.rows : 0.0f,
                                       int4 ? numerics::kTypicalRepeatInt4 : numerics::kTypicalRepeat);
     }

@@ -28,6 +28,11 @@ struct Nvidia {
     static constexpr int kLanes = 32;
     static constexpr uint32_t kSharedBytes = kMachine.shared_bytes;
     static constexpr bool kAsyncCopies = kMachine.async_copies;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    static constexpr bool kPacksE4m3 = true;
+#else
+    static constexpr bool kPacksE4m3 = false;
+#endif
 
     // -- geometry --
     CLARY_DEVICE static int lane() { return static_cast<int>(threadIdx.x % kLanes); }
@@ -69,6 +74,17 @@ struct Nvidia {
     // -- sync and collectives --
     CLARY_DEVICE static void block_sync() { __syncthreads(); }
     CLARY_DEVICE static void wave_sync() { __syncwarp(); }
+    // Before sm90 kernels follow each other.
+    CLARY_DEVICE static void let_next_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+        asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+    }
+    CLARY_DEVICE static void wait_for_previous() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+        asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+    }
     template <typename X>
     CLARY_DEVICE static X shuffle_xor(X x, int mask) {
         return __shfl_xor_sync(0xffffffffu, x, mask);

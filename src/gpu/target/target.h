@@ -8,6 +8,7 @@
 //   geometry      kChip                      its Machine (machines.h)
 //                 kLanes                     lanes of a wave (NVIDIA: warp): 32, MetaX 64
 //                 kSharedBytes               shared memory that a block may use
+//                 kPacksE4m3                 whether pack4 knows FP8
 //                 lane() wave() waves()      of the calling thread; waves() in its block
 //                 block(axis)                index of the block, axis 0..2
 //   shared        load<V>(address)           V: a trivially copyable type of 1, 2, 4, 8 or 16 bytes, aligned to its size
@@ -20,6 +21,9 @@
 //                 wait<younger, copies>()    until all but the `younger` youngest groups have landed, each of `copies`
 //                                            copy16 calls. Other waves see them after a block_sync().
 //   sync          block_sync() wave_sync()
+//                 let_next_start()           the next kernel of the stream may start, where it was launched so
+//                 wait_for_previous()        until the kernel before has ended, and its writes are seen: nothing of it may
+//                                            be read before, and no block may end without
 //   collectives   shuffle_xor(x, mask)       x of lane ^ mask; 32-bit types
 //                 any(predicate)             over the wave
 //   fragments     row_max(x) row_sum(x)      over the lanes that hold parts of the same query of an atom's result
