@@ -99,7 +99,13 @@ def active(arrays: Iterable[Any]) -> bool:
     (a result that is still on its way from another rank is such a one)."""
     if compiling() or _modes() > 0 or _jit_state() is not None:
         return True
-    return any(isinstance(a, torch.Tensor) and (type(a) not in _PLAIN or a.is_meta) for a in arrays)
+    for a in arrays:
+        if type(a) in _PLAIN:
+            if a.is_meta:
+                return True
+        elif a is not None and isinstance(a, torch.Tensor):
+            return True
+    return False
 
 
 def call_attention(options: Options, arrays: dict[str, Any], return_lse: bool) -> tuple[torch.Tensor, torch.Tensor]:

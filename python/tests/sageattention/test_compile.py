@@ -116,3 +116,16 @@ def test_21_torch_compiler_disable(device):
     """How KJNodes wraps it unless told otherwise."""
     q, k, v = make(device=device)
     assert torch.equal(torch.compiler.disable()(sageattn)(q, k, v), sageattn(q, k, v))
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_21_tensors_that_are_still_on_their_way(device, which):
+    """What a collective operation gives: a tensor without memory until it is waited for, and views of it."""
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+    tensors = make(device=device)
+    plain = sageattn(*tensors)
+    on_its_way = AsyncCollectiveTensor(torch.cat([tensors[which]] * 2)).chunk(2)[1]
+    assert type(on_its_way) is not torch.Tensor
+    tensors[which] = on_its_way
+    assert torch.equal(sageattn(*tensors), plain)
