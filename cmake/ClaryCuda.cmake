@@ -10,6 +10,12 @@ set(CLARY_CUDA_TARGET "" CACHE STRING
     "For tests: compile every architecture with the instructions of this one (75, 80, 89), which later chips run too")
 option(CLARY_CUDA_LINEINFO "Source lines for profilers and compute-sanitizer: ten times the size" OFF)
 mark_as_advanced(CLARY_CUDA_TARGET)
+if("90" IN_LIST CLARY_CUDA_ARCHS)
+    set(hopper ON)
+else()
+    set(hopper OFF)
+endif()
+option(CLARY_CUDA_HOPPER "Hopper's own kernels (sm_90a); of use where 90 is among the architectures" ${hopper})
 
 foreach(arch ${CLARY_CUDA_ARCHS})
     if(NOT arch MATCHES "^(75|80|86|89|90|100|120)$")
