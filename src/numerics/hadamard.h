@@ -29,6 +29,14 @@ CLARY_HD constexpr int hadamard_block(int n) {
     return block;
 }
 
+// Sum and difference, in place.
+template <typename T>
+CLARY_HD constexpr void butterfly(T& a, T& b) {
+    const T sum = a + b;
+    b = a - b;
+    a = sum;
+}
+
 // Rotates the vector x of `dim` >= 0 channels in place, in T (float or double). The inverse is the same function.
 // The order of operations is part of the definition: butterflies of stride 1, 2, 4, ... (sum, difference), then one
 // multiplication by the norm; a backend that keeps to it gets the same bits.
@@ -39,10 +47,7 @@ CLARY_HD constexpr void rotate(T* x, int dim) {
         const int block = hadamard_block(dim - start);
         for (int stride = 1; stride < block; stride *= 2) {
             for (int i = start; i < start + block; ++i) {
-                if (((i - start) & stride) != 0) continue;
-                const T a = x[i], b = x[i + stride];
-                x[i] = a + b;
-                x[i + stride] = a - b;
+                if (((i - start) & stride) == 0) butterfly(x[i], x[i + stride]);
             }
         }
         const T norm = hadamard_norm<T>(block);

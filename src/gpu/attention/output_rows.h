@@ -108,7 +108,7 @@ struct OutputRows {
                 for_all([&](auto m, auto n, auto i) {
                     constexpr int other = n ^ (h / Atom::kOthers);
                     if constexpr (n < other && other < kN)
-                        if (joins(n, i)) butterfly(out[m][n][i], out[m][other][i]);
+                        if (joins(n, i)) numerics::butterfly(out[m][n][i], out[m][other][i]);
                 });
             } else if constexpr (h >= kRun) {
                 constexpr int mask = Atom::kRowMasks[h / kRun / 2];
@@ -119,7 +119,7 @@ struct OutputRows {
             } else {
                 for_all([&](auto m, auto n, auto i) {
                     if constexpr ((i & h) == 0)
-                        if (joins(n, i)) butterfly(out[m][n][i], out[m][n][i + h]);
+                        if (joins(n, i)) numerics::butterfly(out[m][n][i], out[m][n][i + h]);
                 });
             }
         });
@@ -128,11 +128,6 @@ struct OutputRows {
             out[m][n][i] *= numerics::hadamard_norm<float>(
                 kOneBlock ? kChannels : numerics::hadamard_block(differ > 0 ? differ : 1));
         });
-    }
-    CLARY_DEVICE static void butterfly(float& a, float& b) {
-        const float sum = a + b;
-        b = a - b;
-        a = sum;
     }
 };
 

@@ -362,12 +362,6 @@ struct Rows {
         }
     }
 
-    CLARY_DEVICE static void butterfly(float& a, float& b) {
-        const float sum = a + b;
-        b = a - b;
-        a = sum;
-    }
-
     // Chunks that lie in the first of the blocks that are rotated: all, or two thirds of 3 * 2^n channels.
     static constexpr int kFirstChunks = kDim % 3 == 0 ? kChunks / 3 * 2 : kChunks;
     // Whether chunks j and j + stride meet in a butterfly.
@@ -382,7 +376,7 @@ struct Rows {
             for (int stride = 1; stride < kRun; stride *= 2) {
                 CLARY_UNROLL
                 for (int column = 0; column < kColumns; ++column)
-                    if ((column & stride) == 0) butterfly(x[i][column], x[i][column + stride]);
+                    if ((column & stride) == 0) numerics::butterfly(x[i][column], x[i][column + stride]);
             }
             CLARY_UNROLL
             for (int mask = 1; mask < kLanesPerRow; mask *= 2) {
@@ -395,7 +389,7 @@ struct Rows {
             for (int stride = 1; stride < kChunks; stride *= 2) {
                 CLARY_UNROLL
                 for (int column = 0; column < kColumns; ++column)
-                    if (meet(column / kRun, stride)) butterfly(x[i][column], x[i][column + stride * kRun]);
+                    if (meet(column / kRun, stride)) numerics::butterfly(x[i][column], x[i][column + stride * kRun]);
             }
         }
         if constexpr (kDim % 3 != 0) {
@@ -421,7 +415,7 @@ struct Rows {
             for (int column = 0; column < kColumns; ++column) {
                 if ((column & stride) != 0 || (channel(column) ^ n) < 2 * stride) continue;
                 CLARY_UNROLL
-                for (int i = 0; i < kRows; ++i) butterfly(x[i][column], x[i][column + stride]);
+                for (int i = 0; i < kRows; ++i) numerics::butterfly(x[i][column], x[i][column + stride]);
             }
         }
         CLARY_UNROLL
@@ -444,7 +438,7 @@ struct Rows {
                 if ((column / kRun & stride) != 0 || column / kRun + stride >= kChunks) continue;
                 if ((channel(column) ^ n) < 2 * kRun * kLanesPerRow * stride) continue;
                 CLARY_UNROLL
-                for (int i = 0; i < kRows; ++i) butterfly(x[i][column], x[i][column + stride * kRun]);
+                for (int i = 0; i < kRows; ++i) numerics::butterfly(x[i][column], x[i][column + stride * kRun]);
             }
         }
         CLARY_UNROLL
