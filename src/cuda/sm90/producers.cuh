@@ -30,6 +30,7 @@ class Producers {
                 else
                     work.b = -1;
             }
+            T::wave_sync();
             ptx::named_sync(kBarrier, L::kProducers);
             const bool rows = item < 0 || work.rows > 0;
             if (!rows) {
@@ -46,6 +47,7 @@ class Producers {
                 if (T::lane() == 0) ptx::barrier_arrive(L::query_full(stage));
             }
             if (item < 0) return;
+            T::wave_sync();  // of the lane that copies and the others
             queries_ = queries_.next();
         }
     }
