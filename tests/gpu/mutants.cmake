@@ -38,29 +38,32 @@ endfunction()
 attention_mutant(no_fault "none" "#pragma once" "#pragma once")
 
 # -- order --
-attention_mutant(no_sync_before_use "uninitialised" [[T::block_sync();  // the tile is there]] [[// the tile is there]])
+attention_mutant(no_sync_before_use "race" [[T::block_sync();  // the tile is there]] [[// the tile is there]])
+attention_mutant(no_sync_after_the_sequence "uninitialised" [[T::block_sync();  // the sequence]] [[// the sequence]])
+attention_mutant(no_sync_after_the_rows "uninitialised" [[T::block_sync();  // all rows]] [[// all rows]])
 attention_mutant(no_sync_before_output "race" [[T::block_sync();  // the tiles' memory]] [[// the tiles' memory]])
 attention_mutant(wait_lets_one_go "pending copy" [[T::template wait<0, kStageCopies>();]]
     [[T::template wait<1, kStageCopies>();]])
 attention_mutant(no_commit "pending copy" [[T::commit();]] "")
 attention_mutant(fetch_before_sync "pending copy" [[T::block_sync();  // the tile is there]]
-    [[fetch(source, range, range.after(tile), stage ^ 1); T::block_sync();  // the tile is there]])
-attention_mutant(fetch_into_the_tile_in_use "pending copy" [[range.after(tile), stage ^ 1);]] [[range.after(tile), stage);]])
+    [[fetch(source, ranges.block(), next, stage ^ 1); T::block_sync();  // the tile is there]])
+attention_mutant(fetch_into_the_tile_in_use "race" [[ranges.block(), next, stage ^ 1);]] [[ranges.block(), next, stage);]])
 attention_mutant(half_a_wave_multiplies "divergence" [[T::template mma<OutAtom>(]]
     [[if (T::lane() < 16) T::template mma<OutAtom>(]])
 
 # -- shared memory --
-attention_mutant(digits_over_keys "race" [[kDigitsAt = KeyTile::kBytes;]] [[kDigitsAt = KeyTile::kBytes - 128;]])
-attention_mutant(one_stage_too_small "out of range" [[kStages * kStageBytes;]] [[(kStages - 1) * kStageBytes;]])
+attention_mutant(values_over_keys "race" [[kValuesAt = KeyTile::kBytes;]] [[kValuesAt = KeyTile::kBytes - 128;]])
+attention_mutant(one_stage_too_small "out of range" [[kTilesBytes > kOutputBytes ? kTilesBytes : kOutputBytes;]]
+    [[kTilesBytes - kStageBytes;]])
 
 # -- places --
-attention_mutant(row_of_a_neighbour "result" [[real_row(row_in_block<slot>())]] [[real_row(row_in_block<slot>() ^ 1)]])
+attention_mutant(row_of_a_neighbour "result" [[row_at(real_row(row));]] [[row_at(real_row(row ^ 1));]])
 attention_mutant(mask_off_by_one "result" [[keys.sees(first + key_of(n, i))]] [[keys.sees(first + key_of(n, i) + 1)]])
 attention_mutant(scale_of_another_group "result" [[.col % 8 + 2 * slot;]] [[.col * 0 + 2 * slot;]])
 attention_mutant(weights_of_the_first_step "result" [[const int position = step * OutAtom::kDepth +]]
     [[const int position = 0 * step +]])
 attention_mutant(rows_past_the_end "result" [[rows_ - first, [&](int row)]] [[rows_ - first + 2, [&](int row)]])
-attention_mutant(digits_of_other_columns "result" [[(keys + c.head_dim)]] [[(keys + 0)]])
+attention_mutant(digits_of_other_columns "result" [[multiply(query, stage, c.head_dim + d]] [[multiply(query, stage, 0 + d]])
 
 # -- numbers --
 attention_mutant(first_step_skipped "result" [[c.key_bias ? 0 : 1; d < kScoreSteps]] [[1; d < kScoreSteps]])

@@ -18,8 +18,10 @@
 //   products             | tile 0      | tile 1 ..
 //
 // Within a tile P is made in steps of 16 or 32 keys, each multiplied at once, so that exponentials run beside products.
+// Where registers allow it a wave has 32 rows, which halves what it reads of K and V for each product.
 //
-// Shared memory: Q; two stages of a tile of K, its digits, a tile of V, K's scales, V's weights; at the end O.
+// Shared memory: what one thread works out for all (the sequence, a row's keys and factor); Q; two stages of a tile of K
+// with its digits, a tile of V, K's scales, V's weights; at the end O.
 #pragma once
 
 #include <cmath>
@@ -55,12 +57,14 @@ class AttentionKernel {
     using Score = std::conditional_t<kIntQk, int32_t, float>;
     using Sum = std::conditional_t<kIntPv, int32_t, float>;
 
+    // P of bfloat16 has the range of fp32, so it can be taken against the row's reference where tiles have no bases, and O
+    // itself sums up the products.
+    static constexpr bool kDirect = c.v == Element::kBf16 && !c.key_bias;
     static constexpr int kQkBytes = element_bits(c.qk) / 8, kVBytes = element_bits(c.v) / 8;
     static constexpr int kDigits = c.key_bias ? numerics::kDigitColumns : 0;
     static constexpr int kRowBytes = (c.head_dim + kDigits) * kQkBytes;  // of Q and K in global memory
     using QueryTile = Tile<c.tile_q, c.head_dim * kQkBytes>;
-    using KeyTile = Tile<c.tile_k, c.head_dim * kQkBytes>;
-    using DigitTile = Tile<c.tile_k, numerics::kDigitColumns>;
+    using KeyTile = Tile<c.tile_k, kRowBytes>;  // digits behind the channels
     // 8-bit V lies transposed, 16-bit V by token.
     using ValueTile = std::conditional_t<kVBytes == 1, Tile<c.head_dim_v, c.tile_k>, Tile<c.tile_k, c.head_dim_v * 2>>;
 
@@ -71,10 +75,9 @@ class AttentionKernel {
     static constexpr int kOutSteps = c.tile_k / OutAtom::kDepth;
     static constexpr int kRows = kScoreM * kResultRows<ScoreAtom>;  // of a lane
     static constexpr int kAtOnce = 2;                               // atoms whose K or V operands are loaded together
-    // Atoms of channels whose T is held at once: products that do not wait for each other. S is gone by then and leaves
-    // its registers.
+    // Atoms of channels whose T is held at once: eight products that do not wait for each other, in registers of S.
     CLARY_HD static constexpr int out_group() {
-        int group = kOutN;
+        int group = kOutM * kOutN < 8 ? kOutN : 8 / kOutM;
         while (group > kAtOnce && (kOutN % group != 0 || group % kAtOnce != 0 || group * kOutM > kScoreM * kScoreN))
             --group;
         return group;
@@ -97,7 +100,6 @@ class AttentionKernel {
   private:
     using CopyQueries = CopyTile<T, QueryTile, kThreads>;
     using CopyKeys = CopyTile<T, KeyTile, kThreads>;
-    using CopyDigits = CopyTile<T, DigitTile, kThreads>;
     using CopyValues = CopyTile<T, ValueTile, kThreads>;
     using Output = OutputRows<T, OutAtom, kOutM, kOutN>;
     using Scores = Fragment<Score, ScoreAtom::kResults>[kScoreM][kScoreN];
@@ -110,26 +112,38 @@ class AttentionKernel {
         float factor;     // base-2 score per unit of Q's codes times K's values
         uint32_t repeat;  // q_repeat in every byte
     };
+    // Two numbers of the block's sequence.
+    struct alignas(16) Numbers {
+        int64_t a, b;
+    };
+    struct alignas(16) Tiles {
+        TileRange range;
+        int unused;
+    };
+    static constexpr bool kTight = kRows > 2;  // registers: the wave's ranges of tiles lie in shared memory too
     // K's scales and V's weights of a tile, copied as one run of bytes.
     static constexpr int kScaleBytes = c.key_scales == KeyScales::kNone ? 0 : c.tile_k * 4;
     static constexpr int kWeightBytes = kIntPv ? c.tile_k : 0;
     static constexpr int kVectorCopies = ((kScaleBytes + kWeightBytes) / 16 + kThreads - 1) / kThreads;
-    static constexpr int kDigitBytes = c.key_bias ? DigitTile::kBytes : 0;
-    static constexpr int kStageCopies =
-        CopyKeys::kCopies + (c.key_bias ? CopyDigits::kCopies : 0) + CopyValues::kCopies + kVectorCopies;
+    static constexpr int kStageCopies = CopyKeys::kCopies + CopyValues::kCopies + kVectorCopies;
 
     // Byte offsets into shared memory, and into a stage.
     static constexpr int kStages = 2;
-    static constexpr uint32_t kStagesAt = QueryTile::kBytes;
-    static constexpr uint32_t kDigitsAt = KeyTile::kBytes;
-    static constexpr uint32_t kValuesAt = kDigitsAt + kDigitBytes;
+    static constexpr uint32_t kSequenceAt = 0;                                // three Numbers
+    static constexpr uint32_t kRangesAt = kSequenceAt + 3 * sizeof(Numbers);  // three Tiles of each wave
+    static constexpr uint32_t kConstantsAt = kRangesAt + (kTight ? c.waves * 3 * sizeof(Tiles) : 0);
+    static constexpr uint32_t kVisibleAt =
+        kConstantsAt + (kIntQk ? c.tile_q * sizeof(RowConstants) : 0);             // begin, end, keep of each row
+    static constexpr uint32_t kExactAt = kVisibleAt + c.tile_q * 3 * sizeof(int);  // l before rounding
+    static constexpr uint32_t kQueriesAt = (kExactAt + c.tile_q * sizeof(float) + 127) / 128 * 128;
+    static constexpr uint32_t kStagesAt = kQueriesAt + QueryTile::kBytes;
+    static constexpr uint32_t kValuesAt = KeyTile::kBytes;
     static constexpr uint32_t kScalesAt = kValuesAt + ValueTile::kBytes;
     static constexpr uint32_t kWeightsAt = kScalesAt + kScaleBytes;
     // (Tiles begin at multiples of 128: see Tile::move.)
     static constexpr uint32_t kStageBytes = (kWeightsAt + kWeightBytes + 127) / 128 * 128;
-    static constexpr uint32_t kRowsAt = kStagesAt + kStages * kStageBytes;  // RowConstants
-    static constexpr uint32_t kTilesBytes = kRowsAt + c.tile_q * sizeof(RowConstants);
-    static constexpr uint32_t kOutputBytes = c.waves * Output::kBytes;
+    static constexpr uint32_t kTilesBytes = kStagesAt + kStages * kStageBytes;
+    static constexpr uint32_t kOutputBytes = kQueriesAt + c.waves * Output::kBytes;
 
   public:
     static constexpr uint32_t kSharedBytes = kTilesBytes > kOutputBytes ? kTilesBytes : kOutputBytes;
@@ -209,14 +223,15 @@ class AttentionKernel {
         const int head = T::block(0) / tiles;
         b_ = head / kv_heads;
         kv_head_ = head - b_ * kv_heads;
+        if (T::wave() == 0 && T::lane() == 0) store_sequence();
+        T::block_sync();  // the sequence is there
         const Sequence sequence = this->sequence();
         first_row_ = (tiles - 1 - (T::block(0) - head * tiles)) * c.tile_q;  // causal: the longest of a head first
         const int rows = static_cast<int>(sequence.q_len) * group - first_row_;
         rows_ = rows < c.tile_q ? rows : c.tile_q;
         kv_row_ = p_.kv_rows.begin(b_, kv_head_, kv_heads, sequence.kv_begin);
     }
-    // Read anew where it is needed: it would cost ten registers.
-    CLARY_DEVICE Sequence sequence() const {
+    CLARY_DEVICE void store_sequence() const {
         const AttentionDesc& desc = p_.desc;
         // A cache knows its lengths, which never pass what the buffer holds, whatever it was packed as; kv_lengths may see
         // less, and a mask must have a column for every key.
@@ -224,8 +239,20 @@ class AttentionKernel {
         if (desc.varlen()) keys = clamp(keys, 0, sequence_of(desc, b_).kv_len);
         if (desc.kv_lengths.given()) keys = clamp(integer_at(desc.kv_lengths, b_), 0, keys);
         if (desc.mask_kind != MaskKind::kNone) keys = clamp(keys, 0, desc.mask.shape[3]);
-        return sequence_of(desc, b_, keys);
+        const Sequence s = sequence_of(desc, b_, keys);
+        T::store(numbers_at(0), Numbers{s.q_begin, s.q_len});
+        T::store(numbers_at(1), Numbers{s.kv_begin, s.kv_len});
+        T::store(numbers_at(2), Numbers{s.offset, headers_match(p_.headers)});
     }
+    CLARY_DEVICE static SharedAddress numbers_at(uint32_t i) { return {kSequenceAt + i * uint32_t{sizeof(Numbers)}}; }
+    CLARY_DEVICE static Numbers numbers(uint32_t i) { return T::template load<Numbers>(numbers_at(i)); }
+    // Read anew where it is needed: it would cost ten registers.
+    CLARY_DEVICE static Sequence sequence() {
+        const Numbers q = numbers(0), kv = numbers(1);
+        return {.q_begin = q.a, .q_len = q.b, .kv_begin = kv.a, .kv_len = kv.b, .offset = numbers(2).a};
+    }
+    // Whether the buffers were packed for this problem. If not they are not read, and all results are NaN.
+    CLARY_DEVICE static bool valid() { return numbers(2).b != 0; }
     CLARY_DEVICE Row row_at(int row) const { return Row::of(p_.desc, kv_head_, first_row_ + row); }
     // Rows past the end stand for the last one, and are not stored.
     template <int slot>
@@ -240,40 +267,88 @@ class AttentionKernel {
     CLARY_DEVICE int64_t packed_row(const Row& row) const {
         return p_.q_rows.begin(b_, row.head, p_.desc.q_heads, sequence().q_begin) + row.query;
     }
-    CLARY_DEVICE VisibleSpan span_of(int first, int last) const {
-        return VisibleSpan::of(p_.desc, sequence(), row_at(real_row(first)).query, row_at(real_row(last)).query);
+    CLARY_DEVICE static SharedAddress constants_at(int row) {
+        return {kConstantsAt + static_cast<uint32_t>(row) * uint32_t{sizeof(RowConstants)}};
+    }
+    template <int slot>
+    CLARY_DEVICE RowConstants constants_of() const {
+        if constexpr (!kIntQk) return {p_.a, 0};
+        return T::template load<RowConstants>(constants_at(row_in_block<slot>()));
+    }
+    CLARY_DEVICE static SharedAddress visible_at(int row, uint32_t which) {
+        return {kVisibleAt + (which * c.tile_q + static_cast<uint32_t>(row)) * uint32_t{sizeof(int)}};
+    }
+    CLARY_DEVICE static VisibleKeys visible(int row) {
+        const auto number = [=](uint32_t which) { return T::template load<int>(visible_at(row, which)); };
+        return {number(0), number(1), number(2)};
+    }
+    // l of a row from P before rounding: where there is an LSE to tell; a lane of the row's four keeps it.
+    template <int slot>
+    CLARY_DEVICE static SharedAddress exact_sum_at() {
+        return {kExactAt + static_cast<uint32_t>(row_in_block<slot>()) * uint32_t{sizeof(float)}};
+    }
+    template <int slot>
+    CLARY_DEVICE static float exact_sum() {
+        return T::template load<float>(exact_sum_at<slot>());
     }
 
     CLARY_DEVICE void block() {
         const int first = T::wave() * kWaveRows;
         const bool works = first < rows_;  // a wave without rows only helps to copy
-        // Buffers that were packed for something else are not read.
-        TileRange range = TileRange::some(span_of(0, c.tile_q - 1), c.tile_k);
-        if (!headers_match(p_.headers)) range = {0, 0, 0};
         const Source source = source_of_tiles();
-        if (!weighted()) store_plain_weights();
+        const RowConstants constants = start_row();
+        T::block_sync();  // all rows know their keys
+        const VisibleSpan all_rows{visible(0), visible(c.tile_q - 1)};
+        const VisibleSpan rows{visible(first), visible(first + kWaveRows - 1)};
+        // Buffers that were packed for something else are not read.
+        const TileRange range = valid() ? TileRange::some(all_rows, c.tile_k) : TileRange{0, 0, 0};
+        const Ranges ranges(range, TileRange::some(rows, c.tile_k), TileRange::all(rows, c.tile_k));
         if (range.has(range.first())) fetch_queries();
         fetch(source, range, range.first(), 0);
-        const VisibleSpan visible = span_of(first, first + kWaveRows - 1);
-        const TileRange some = TileRange::some(visible, c.tile_k), all = TileRange::all(visible, c.tile_k);
-        start_rows();
-        for (int tile = range.first(), stage = 0; range.has(tile); tile = range.after(tile), stage ^= 1) {
+        if (!weighted()) store_plain_weights();
+        if (kIntQk && thread() < c.tile_q) T::store(constants_at(thread()), constants);
+        start_sums();
+        for (int tile = range.first(), stage = 0; ranges.block().has(tile); stage ^= 1) {
+            const bool sees = works && ranges.some().has(tile), masked = !ranges.all().has(tile);
+            const int next = ranges.block().after(tile);
             T::template wait<0, kStageCopies>();
             T::block_sync();  // the tile is there for all waves, and nobody reads the tile before it any more
-            fetch(source, range, range.after(tile), stage ^ 1);
-            if (works && some.has(tile)) step(tile, stage, !all.has(tile));
+            fetch(source, ranges.block(), next, stage ^ 1);
+            if (sees) step(tile, stage, masked);
+            tile = next;
         }
         T::block_sync();  // the tiles' memory is free
         if (works) finish();
     }
+    // The block's tiles; of those, which the wave sees something of, and all of.
+    class Ranges {
+      public:
+        CLARY_DEVICE Ranges(const TileRange& block, const TileRange& some, const TileRange& all)
+            : held_{block, some, all} {
+            if constexpr (kTight) {
+                for (int i = 0; i < 3; ++i)
+                    if (T::lane() == 0) T::store(at(i), Tiles{held_[i], 0});
+                T::wave_sync();
+            }
+        }
+        CLARY_DEVICE TileRange block() const { return get(0); }
+        CLARY_DEVICE TileRange some() const { return get(1); }
+        CLARY_DEVICE TileRange all() const { return get(2); }
+
+      private:
+        CLARY_DEVICE static SharedAddress at(int i) {
+            return {kRangesAt + static_cast<uint32_t>(T::wave() * 3 + i) * uint32_t{sizeof(Tiles)}};
+        }
+        CLARY_DEVICE TileRange get(int i) const { return kTight ? T::template load<Tiles>(at(i)).range : held_[i]; }
+        TileRange held_[3];
+    };
 
     // -- copies --
     CLARY_DEVICE static SharedAddress stage_at(int stage) {
         return {kStagesAt + static_cast<uint32_t>(stage) * kStageBytes};
     }
-    CLARY_DEVICE static QueryTile query_tile() { return {{0}}; }
+    CLARY_DEVICE static QueryTile query_tile() { return {{kQueriesAt}}; }
     CLARY_DEVICE static KeyTile key_tile(int stage) { return {stage_at(stage)}; }
-    CLARY_DEVICE static DigitTile digit_tile(int stage) { return {stage_at(stage) + kDigitsAt}; }
     CLARY_DEVICE static ValueTile value_tile(int stage) { return {stage_at(stage) + kValuesAt}; }
 
     CLARY_DEVICE void fetch_queries() const {
@@ -284,7 +359,7 @@ class AttentionKernel {
     }
     // Where the calling thread's parts of tile 0 begin; those of the others lie whole tiles behind.
     struct Source {
-        const char *keys, *digits, *values;
+        const char *keys, *values;
         const char* vectors[kVectorCopies + 1];
         int vector_step[kVectorCopies + 1];  // bytes from tile to tile; 0: no part
     };
@@ -292,7 +367,6 @@ class AttentionKernel {
         Source source;
         const char* const keys = static_cast<const char*>(p_.k_codes) + kv_row_ * kRowBytes;
         source.keys = CopyKeys::template part_of<kRowBytes>(keys);
-        source.digits = CopyDigits::template part_of<kRowBytes>(keys + c.head_dim);
         source.values = CopyValues::template part_of<ValueTile::kRowBytes>(static_cast<const char*>(p_.v_codes) +
                                                                            kv_row_ * (c.head_dim_v * kVBytes));
         CLARY_UNROLL
@@ -310,16 +384,13 @@ class AttentionKernel {
         }
         return source;
     }
-    CLARY_DEVICE static int vector_byte(int copy) { return (copy * kThreads + T::wave() * T::kLanes + T::lane()) * 16; }
+    CLARY_DEVICE static int vector_byte(int copy) { return (copy * kThreads + thread()) * 16; }
     // Sets off the copy of a tile, one group. (Q travels with the first.)
     CLARY_DEVICE static void fetch(const Source& source, const TileRange& range, int tile, int stage) {
         if (!range.has(tile)) return;
         const int64_t index = tile;
         const char* const keys = source.keys + index * (c.tile_k * kRowBytes);
         CopyKeys::template issue_part<kRowBytes>(key_tile(stage), keys);
-        if constexpr (c.key_bias)
-            CopyDigits::template issue_part<kRowBytes>(digit_tile(stage),
-                                                       source.digits + index * (c.tile_k * kRowBytes));
         CopyValues::template issue_part<ValueTile::kRowBytes>(value_tile(stage),
                                                               source.values + index * ValueTile::kBytes);
         CLARY_UNROLL
@@ -331,47 +402,49 @@ class AttentionKernel {
     // Without scales per token every key of a full tile counts the same: 15 of 15.
     CLARY_DEVICE static void store_plain_weights() {
         for (int stage = 0; stage < kStages; ++stage)
-            for (int word = T::wave() * T::kLanes + T::lane(); word < kWeightBytes / 4; word += kThreads)
+            for (int word = thread(); word < kWeightBytes / 4; word += kThreads)
                 T::store(stage_at(stage) + kWeightsAt + static_cast<uint32_t>(word * 4),
                          0x01010101u * numerics::kWeightUnit);
     }
 
+    CLARY_DEVICE bool by_channel_tile() const { return kIntPv && p_.desc.recipe.v_scale == VScale::kChannelTile; }
     CLARY_DEVICE bool weighted() const { return kIntPv && p_.v_weight != nullptr; }
 
     // Four lanes hold parts of a row; one speaks for it.
     CLARY_DEVICE static bool speaks() { return ScoreAtom::result_at(T::lane(), 0).col == 0; }
-    template <int slot>
-    CLARY_DEVICE static SharedAddress constants_at() {
-        return {kRowsAt + static_cast<uint32_t>(row_in_block<slot>()) * static_cast<uint32_t>(sizeof(RowConstants))};
+    CLARY_DEVICE static int thread() { return T::wave() * T::kLanes + T::lane(); }
+    // Each row has a thread. Its keys go to shared memory at once, its constants when they have arrived.
+    static_assert(c.tile_q <= kThreads);
+    CLARY_DEVICE RowConstants start_row() const {
+        RowConstants constants{p_.a, 0};
+        const int row = thread();
+        if (row >= c.tile_q) return constants;
+        const Row at = row_at(real_row(row));
+        const VisibleKeys keys = VisibleKeys::of(p_.desc, sequence(), at.query);
+        T::store(visible_at(row, 0), keys.begin);
+        T::store(visible_at(row, 1), keys.end);
+        T::store(visible_at(row, 2), keys.keep);
+        T::store(SharedAddress{kExactAt + static_cast<uint32_t>(row) * uint32_t{sizeof(float)}}, 0.0f);
+        const int64_t packed = packed_row(at);
+        if constexpr (kIntQk) constants.factor *= p_.q_scale[packed];
+        if constexpr (c.key_bias) constants.repeat = p_.q_repeat[packed] * 0x01010101u;
+        return constants;
     }
-    template <int slot>
-    CLARY_DEVICE static RowConstants constants_of() {
-        return T::template load<RowConstants>(constants_at<slot>());
-    }
-
-    CLARY_DEVICE void start_rows() {
-        bool loud = false;
+    CLARY_DEVICE void start_sums() {
         static_for<kRows>([&](auto r) {
-            const int64_t row = packed_row(row_of_slot<r>());
-            RowConstants constants{kIntQk ? p_.q_scale[row] * p_.a : p_.a, 0};
             reference_[r] = -kInfinity;
             sum_[r] = 0;
-            exact_sum_[r] = 0;
-            if constexpr (c.key_bias) {
-                constants.repeat = p_.q_repeat[row] * 0x01010101u;
-                loud = loud || constants.repeat == 0;
-            }
-            if (speaks()) T::store(constants_at<r>(), constants);
         });
         static_for<kOutM, kOutN>([&](auto m, auto n) { out_[m][n].fill(0); });
-        if constexpr (c.key_bias) loud_ = T::any(loud);
-        T::wave_sync();
     }
 
     // -- one tile --
     CLARY_DEVICE void step(int tile, int stage, bool masked) {
         // Read early: the products hide how long it takes.
-        const int64_t tile_index = kv_row_ / c.tile_k + tile;
+        // (Tiles of 16-bit V need not be the recipe's, which has a base for each of its own.)
+        const int64_t tile_index = kIntPv                       ? kv_row_ / c.tile_k + tile
+                                   : p_.desc.recipe.tile == 128 ? (kv_row_ + tile * c.tile_k) / 128
+                                                                : (kv_row_ + tile * c.tile_k) / 64;
         const float base = p_.tile_base ? p_.tile_base[tile_index] : 0.0f;
         const VScale v_scale = p_.desc.recipe.v_scale;
         const bool by_tile = p_.v_scale && v_scale != VScale::kChannelTile && v_scale != VScale::kChannel;
@@ -394,20 +467,23 @@ class AttentionKernel {
 
     CLARY_DEVICE void scores(int stage, Scores& s) const {
         static_for<kScoreM, kScoreN>([&](auto m, auto n) { s[m][n].fill(0); });
+        [[maybe_unused]] bool loud = false;  // rows with repeat 0
         if constexpr (c.key_bias) {
             // Every digit column of a row of Q holds its repeat.
             Queries query;
+            loud = false;
+            static_for<kRows>([&](auto r) { loud = loud || constants_of<r>().repeat == 0; });
             static_for<kScoreM, kQueryRegisters<ScoreAtom>>(
                 [&](auto m, auto reg) { query[m][reg] = constants_of<query_slot(m, reg)>().repeat; });
             CLARY_UNROLL
-            for (int d = 0; d < kDigitSteps; ++d) multiply(query, digit_tile(stage), d * ScoreAtom::kDepth, s);
+            for (int d = 0; d < kDigitSteps; ++d) multiply(query, stage, c.head_dim + d * ScoreAtom::kDepth, s);
         } else {
             multiply_step(0, stage, s);
         }
         CLARY_UNROLL
         for (int d = c.key_bias ? 0 : 1; d < kScoreSteps; ++d) multiply_step(d, stage, s);
         if constexpr (c.key_bias)
-            if (loud_) add_loud_bias(stage, s);
+            if (T::any(loud)) add_loud_bias(stage, s);
     }
     CLARY_DEVICE static void multiply_step(int d, int stage, Scores& s) {
         Queries query;
@@ -415,14 +491,14 @@ class AttentionKernel {
         for (int m = 0; m < kScoreM; ++m)
             query[m] = T::template load_query<ScoreAtom>(query_tile(), T::wave() * kWaveRows + m * ScoreAtom::kQueries,
                                                          d * ScoreAtom::kDepth);
-        multiply(query, key_tile(stage), d * ScoreAtom::kDepth, s);
+        multiply(query, stage, d * ScoreAtom::kDepth, s);
     }
     // s += query times one step of the tile's depth.
-    template <class TileType>
-    CLARY_DEVICE static void multiply(const Queries& query, TileType tile, int depth, Scores& s) {
+    CLARY_DEVICE static void multiply(const Queries& query, int stage, int depth, Scores& s) {
         CLARY_UNROLL
         for (int n = 0; n < kScoreN; n += kAtOnce) {
-            const auto keys = T::template load_other<ScoreAtom, kAtOnce>(tile, n * ScoreAtom::kOthers, depth);
+            const auto keys =
+                T::template load_other<ScoreAtom, kAtOnce>(key_tile(stage), n * ScoreAtom::kOthers, depth);
             CLARY_UNROLL
             for (int part = 0; part < kAtOnce; ++part) CLARY_UNROLL
             for (int m = 0; m < kScoreM; ++m)
@@ -445,7 +521,7 @@ class AttentionKernel {
         static_for<kScoreM>([&](auto m) { ones[m].fill(0x01010101u); });
         static_for<kScoreM, kScoreN>([&](auto m, auto n) { units[m][n].fill(0); });
         CLARY_UNROLL
-        for (int d = 0; d < kDigitSteps; ++d) multiply(ones, digit_tile(stage), d * ScoreAtom::kDepth, units);
+        for (int d = 0; d < kDigitSteps; ++d) multiply(ones, stage, c.head_dim + d * ScoreAtom::kDepth, units);
         for_scores([&](auto m, auto n, auto i) {
             s[m][n][i] += static_cast<int32_t>(::rintf(static_cast<float>(units[m][n][i]) * ratio[row_of(m, i)]));
         });
@@ -484,9 +560,8 @@ class AttentionKernel {
     }
 
     CLARY_DEVICE void mask(int first, Exponents& x) const {
-        const Sequence sequence = this->sequence();
         static_for<kRows>([&](auto r) {
-            const VisibleKeys keys = VisibleKeys::of(p_.desc, sequence, row_of_slot<r>().query);
+            const VisibleKeys keys = visible(row_in_block<r>());
             for_scores([&](auto m, auto n, auto i) {
                 if (row_of(m, i) != r || keys.sees(first + key_of(n, i))) return;
                 x[m][n][i] = -kInfinity;
@@ -521,13 +596,14 @@ class AttentionKernel {
             reference_[r] = first || jump ? lift : before;
             rescale[r] = jump && !first ? T::exp2(before - lift) : 1.0f;
             moves = moves || (jump && !first);
-            weight_[r] = seen ? T::exp2(lift - reference_[r]) : 0.0f;
-            shift[r] = kPLog2Top - (seen ? top[r] : 0.0f);
+            weight_[r] = kDirect ? 1.0f : seen ? T::exp2(lift - reference_[r]) : 0.0f;
+            shift[r] = kPLog2Top - (!seen ? 0.0f : kDirect ? reference_[r] : top[r]);
         });
         if (T::any(moves)) rescale_rows(rescale);
         float weight[kRows];  // of T
         static_for<kRows>([&](auto r) { weight[r] = weight_[r] * value_scale; });
-        if (p_.desc.want_lse)
+        // One branch a tile, so that what follows is one run of instructions.
+        if (p_.desc.want_lse || by_channel_tile())
             multiply_values<kIntegers, true>(stage, tile_index, x, factor, shift, weight);
         else
             multiply_values<kIntegers, false>(stage, tile_index, x, factor, shift, weight);
@@ -555,7 +631,7 @@ class AttentionKernel {
     CLARY_DEVICE void rescale_rows(const float (&rescale)[kRows]) {
         static_for<kRows>([&](auto r) {
             sum_[r] *= rescale[r];
-            exact_sum_[r] *= rescale[r];
+            if (speaks()) T::store(exact_sum_at<r>(), exact_sum<r>() * rescale[r]);
         });
         for_out([&](auto m, auto n, auto i) { out_[m][n][i] *= rescale[Output::row_of(m, i)]; });
     }
@@ -572,7 +648,7 @@ class AttentionKernel {
     };
 
     // P step by step along the keys, each multiplied at once: exponentials and products overlap.
-    template <bool kIntegers, bool kWantLse, class X>
+    template <bool kIntegers, bool kExtras, class X>
     CLARY_DEVICE void multiply_values(int stage, int64_t tile_index, const X& x, const Factors& factor,
                                       const float (&shift)[kRows], const float (&weight)[kRows]) {
         Sums sums;
@@ -586,35 +662,47 @@ class AttentionKernel {
         static_for<kOutN / kOutGroup>([&](auto group) {
             constexpr int first = group * kOutGroup;
             Fragment<Sum, OutAtom::kResults> t[kOutM][kOutGroup];
-            static_for<kOutM, kOutGroup, OutAtom::kResults>([&](auto m, auto part, auto i) {
-                t[m][part][i] = 0;
-                if constexpr (kIntPv && !kUnsignedP)
-                    t[m][part][i] = 128 * p_.v_sum[tile_index * c.head_dim_v + Output::channel_of(first + part, i)];
-            });
+            if constexpr (!kDirect)
+                static_for<kOutM, kOutGroup, OutAtom::kResults>([&](auto m, auto part, auto i) {
+                    t[m][part][i] = 0;
+                    if constexpr (kIntPv && !kUnsignedP)
+                        t[m][part][i] = 128 * p_.v_sum[tile_index * c.head_dim_v + Output::channel_of(first + part, i)];
+                });
             static_for<kOutSteps>([&](auto step) {
                 if constexpr (group == 0)
                     static_for<kOutM, kQueryRegisters<OutAtom>>([&](auto m, auto reg) {
                         p[m][step][reg] =
-                            make_p<kIntegers, kWantLse, step, m, reg>(x, factor, shift, byte_weights, sums);
+                            make_p<kIntegers, kExtras, step, m, reg>(x, factor, shift, byte_weights, sums);
                     });
                 static_for<kOutGroup / kAtOnce>([&](auto pair) {
                     const auto values = load_values(stage, first + pair * kAtOnce, step);
                     static_for<kAtOnce, kOutM>([&](auto part, auto m) {
-                        T::template mma<OutAtom>(p[m][step], part_of<kOtherRegisters<OutAtom>>(values, part),
-                                                 t[m][pair * kAtOnce + part]);
+                        T::template mma<OutAtom>(
+                            p[m][step], part_of<kOtherRegisters<OutAtom>>(values, part),
+                            sums_of<first + pair * kAtOnce + part>(m, t[m][pair * kAtOnce + part]));
                     });
                 });
             });
-            flush<first>(t, weight, tile_index);
+            if constexpr (!kDirect) flush<kExtras, first>(t, weight, tile_index);
         });
         constexpr float kUnit = kIntPv ? 1.0f / numerics::kWeightUnit : 1.0f;
         static_for<kRows>([&](auto r) {
             const float sum = kIntPv ? static_cast<float>(sums.whole[r]) : sums.sum[r];
             sum_[r] = T::fma(sum * kUnit, weight_[r], sum_[r]);
-            if constexpr (kWantLse) exact_sum_[r] = T::fma(sums.exact[r] * kUnit, weight_[r], exact_sum_[r]);
+            if constexpr (kExtras) {
+                const float exact = T::row_sum(sums.exact[r]) * kUnit;
+                if (speaks()) T::store(exact_sum_at<r>(), T::fma(exact, weight_[r], exact_sum<r>()));
+            }
         });
     }
 
+    template <int n>
+    CLARY_DEVICE auto& sums_of(int m, Fragment<Sum, OutAtom::kResults>& t) {
+        if constexpr (kDirect)
+            return out_[m][n];
+        else
+            return t;
+    }
     CLARY_DEVICE static auto load_values(int stage, int atom, int step) {
         const int channel = atom * OutAtom::kOthers, depth = step * OutAtom::kDepth;
         if constexpr (kVBytes == 1)
@@ -624,7 +712,7 @@ class AttentionKernel {
     }
 
     // O += float(T) weight for kOutGroup atoms of channels from `first`.
-    template <int first>
+    template <bool kExtras, int first>
     CLARY_DEVICE void flush(const Fragment<Sum, OutAtom::kResults> (&t)[kOutM][kOutGroup], const float (&weight)[kRows],
                             int64_t tile_index) {
         const auto add = [&](auto channel_weight) {
@@ -634,7 +722,7 @@ class AttentionKernel {
                            weight[Output::row_of(m, i)] * channel_weight(first + part, i), o);
             });
         };
-        if (kIntPv && p_.desc.recipe.v_scale == VScale::kChannelTile) {
+        if (kExtras && by_channel_tile()) {
             const float* const scale = p_.v_scale + tile_index * c.head_dim_v;
             add([=](int atom, int i) { return scale[Output::channel_of(atom, i)]; });
         } else {
@@ -643,7 +731,7 @@ class AttentionKernel {
     }
 
     // One register of P's operand; its elements join the row sums.
-    template <bool kIntegers, bool kWantLse, int step, int m, int reg, class X>
+    template <bool kIntegers, bool kExtras, int step, int m, int reg, class X>
     CLARY_DEVICE static uint32_t make_p(const X& x, const Factors& factor, const float (&shift)[kRows],
                                         const ByteWeights& byte_weights, Sums& sums) {
         constexpr Place first = score_of(0, m, step, reg * OutAtom::kRun);
@@ -654,7 +742,7 @@ class AttentionKernel {
             const uint32_t weights = byte_weights.word[step][word_of_weights(reg)];
             const uint32_t word = T::template pack4<Element::kU8>(e[0], e[1], e[2], e[3]);
             sums.whole[r] = T::dot4(word, weights, sums.whole[r]);
-            if constexpr (kWantLse)
+            if constexpr (kExtras)
                 static_for<4>([&](auto j) {
                     sums.exact[r] = T::fma(e[j], static_cast<float>(weights >> (8 * j) & 255u), sums.exact[r]);
                 });
@@ -662,7 +750,7 @@ class AttentionKernel {
         } else {
             const uint32_t word = T::template pack2<kP>(e[0], e[1]);
             sums.sum[r] += T::template unpack2<kP>(word, 0) + T::template unpack2<kP>(word, 1);
-            if constexpr (kWantLse) sums.exact[r] += e[0] + e[1];
+            if constexpr (kExtras) sums.exact[r] += e[0] + e[1];
             return word;
         }
     }
@@ -707,8 +795,8 @@ class AttentionKernel {
     CLARY_DEVICE void finish() {
         const AttentionDesc& desc = p_.desc;
         float inverse[kRows], share[kRows];
-        const bool packed_for_this = headers_match(p_.headers);  // else nothing here means anything
-        static_for<kRows>([&](auto r) { finish_row<r>(packed_for_this, inverse[r], share[r]); });
+        const int64_t q_begin = sequence().q_begin;
+        static_for<kRows>([&](auto r) { finish_row<r>(q_begin, inverse[r], share[r]); });
 
         const int64_t head_channel = (b_ * desc.kv_heads + kv_head_) * c.head_dim_v;
         const bool by_channel = desc.recipe.v_scale == VScale::kChannel;
@@ -723,22 +811,22 @@ class AttentionKernel {
                 out_[m][n][i] = T::fma(p_.v_mean[head_channel + Output::channel_of(n, i)], share[Output::row_of(m, i)],
                                        out_[m][n][i]);
             });
-        const SharedAddress scratch{static_cast<uint32_t>(T::wave() * Output::kBytes)};
+        const SharedAddress scratch{kQueriesAt + static_cast<uint32_t>(T::wave() * Output::kBytes)};
         const int first = T::wave() * kWaveRows;
         Output::store(out_, scratch, desc.out, static_cast<int>(desc.head_dim_v), rows_ - first, [&](int row) {
             const Row at = row_at(first + row);
             return b_ * desc.out.batch_stride + at.head * desc.out.head_stride +
-                   (sequence().q_begin + at.query) * desc.out.token_stride;
+                   (q_begin + at.query) * desc.out.token_stride;
         });
     }
 
     // What a row of O is multiplied by, and the share of the softmax that is not the sink's; stores the row's LSE. All NaN
     // where !valid.
     template <int r>
-    CLARY_DEVICE void finish_row(bool valid, float& inverse, float& share) const {
+    CLARY_DEVICE void finish_row(int64_t q_begin, float& inverse, float& share) const {
         const AttentionDesc& desc = p_.desc;
         const float l = T::row_sum(sum_[r]), reference = reference_[r];
-        const float sum = desc.want_lse ? T::row_sum(exact_sum_[r]) : l;
+        const float sum = desc.want_lse ? exact_sum<r>() : l;
         const bool empty = reference == -kInfinity;
         const Row row = row_of_slot<r>();
         const float shift = p_.q_shift ? p_.q_shift[packed_row(row)] : 0.0f;
@@ -753,24 +841,22 @@ class AttentionKernel {
             lse = both;
         }
         inverse = empty ? share : share / l;  // O is 0 there
-        if (!valid) inverse = share = lse = __builtin_nanf("");
+        if (!valid()) inverse = share = lse = __builtin_nanf("");
         if (desc.want_lse && row_in_block<r>() < rows_ && speaks())
             desc.lse[b_ * desc.lse_batch_stride + row.head * desc.lse_head_stride +
-                     (sequence().q_begin + row.query) * desc.lse_token_stride] = lse;
+                     (q_begin + row.query) * desc.lse_token_stride] = lse;
     }
 
     const AttentionParams& p_;
     int b_, kv_head_;
-    int first_row_;      // of the block, among the rows of the kv head
-    int rows_;           // of the block that exist
-    int64_t kv_row_;     // where the sequence begins in the packed K and V
-    bool loud_ = false;  // some row of the wave has repeat 0
+    int first_row_;   // of the block, among the rows of the kv head
+    int rows_;        // of the block that exist
+    int64_t kv_row_;  // where the sequence begins in the packed K and V
 
     // Of the lane's rows.
     float reference_[kRows];  // R; -inf before the first tile with a visible key
     float weight_[kRows];     // c of the current tile
     float sum_[kRows];        // the lane's part of l, in units of kPTop 2^R
-    float exact_sum_[kRows];  // the same of P before rounding, for the LSE
     Fragment<float, OutAtom::kResults> out_[kOutM][kOutN];
 };
 

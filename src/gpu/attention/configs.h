@@ -46,14 +46,30 @@ inline AttentionNeeds needs_of(const AttentionDesc& desc) {
             .biased = desc.biased()};
 }
 
-// A wave has one atom's rows: 16 (two atoms of 8 on sm75), with up to 255 registers a lane, so eight waves fill a
-// multiprocessor. Two blocks of four are faster than one of eight, because they do not wait for each other (H200: 9 %
-// at D 128, S 16384); they need to fit into shared memory side by side.
+// Four waves a block, with up to 255 registers a lane, so that eight waves fill a multiprocessor. Two blocks of four are
+// faster than one of eight, because they do not wait for each other (H200: 9 % at D 128, S 16384); they need to fit into
+// shared memory side by side.
+//
+// A wave has 32 rows, which halves the shared memory it reads for each product, where their O and S leave registers to
+// work with and the larger block keeps no chip from the recipe; else one atom's 16. With 32 rows, 16-bit V may be taken in
+// tiles of 64 keys whatever the recipe's are: they are nothing to its arithmetic.
 constexpr AttentionConfig config_for(const AttentionNeeds& n) {
     constexpr int kHalf = 113 * 1024, kWhole = 163 * 1024;  // bytes of sm80 and later datacenter chips
-    const int qk = n.head_dim * element_bits(n.qk) / 8, digits = n.key_bias ? 32 : 0;
-    const int tiles = 2 * n.tile_k * (qk + digits + n.head_dim_v * element_bits(n.v) / 8 + 5);
-    const bool two = 64 * qk + tiles <= kHalf, eight = !two && 128 * qk + tiles <= kWhole;
+    constexpr int kSmallChips[] = {64 * 1024, 99 * 1024};
+    constexpr int kRegisters = 192;  // for O and S of 32 rows
+    const bool exact = n.qk != Element::kS8, wide_v = n.v != Element::kS8;
+    const int qk = n.head_dim * element_bits(n.qk) / 8, v = n.head_dim_v * element_bits(n.v) / 8;
+    const int key = qk + (n.key_bias ? 32 : 0) + v + (exact ? 0 : 4) + (wide_v ? 0 : 1);
+    const auto bytes = [=](int tile_q, int tile_k) {
+        const int tiles = tile_q * qk + 2 * tile_k * key, out = tile_q * (4 * n.head_dim_v + 32);
+        return tile_q * (exact ? 16 : 24) + (tiles > out ? tiles : out) + 512;
+    };
+
+    const int narrower = wide_v && n.head_dim_v + n.tile_k > kRegisters ? 64 : n.tile_k;
+    bool wide = n.head_dim_v + narrower <= kRegisters && bytes(128, narrower) <= kHalf;
+    for (const int chip : kSmallChips) wide = wide && (bytes(64, n.tile_k) > chip || bytes(128, narrower) <= chip);
+    const int rows = wide ? 32 : 16, tile_k = wide ? narrower : n.tile_k;
+    const bool two = bytes(4 * rows, tile_k) <= kHalf, eight = !two && bytes(8 * rows, tile_k) <= kWhole;
     return {.qk = n.qk,
             .v = n.v,
             .head_dim = n.head_dim,
@@ -61,8 +77,8 @@ constexpr AttentionConfig config_for(const AttentionNeeds& n) {
             .key_bias = n.key_bias,
             .key_scales = n.key_scales,
             .biased = n.biased,
-            .tile_q = eight ? 128 : 64,
-            .tile_k = n.tile_k,
+            .tile_q = (eight ? 8 : 4) * rows,
+            .tile_k = tile_k,
             .waves = eight ? 8 : 4,
             .blocks = two ? 2 : 1};
 }
@@ -74,7 +90,8 @@ inline bool serves(const AttentionConfig& c, const AttentionDesc& desc) {
     if (c.head_dim != needs.head_dim || c.head_dim_v != needs.head_dim_v) return false;
     if (needs.biased && !c.biased) return false;
     if (!desc.recipe.quantized()) return true;  // tiles are no part of it
-    return c.key_bias == needs.key_bias && c.tile_k == needs.tile_k &&
+    const AttentionConfig own = config_for(needs);
+    return c.key_bias == needs.key_bias && c.tile_q == own.tile_q && c.tile_k == own.tile_k &&
            (c.key_scales == needs.key_scales || c.key_scales == KeyScales::kKey);
 }
 // Of the kernels that serve a problem the least general is the fastest.

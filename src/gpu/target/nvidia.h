@@ -101,13 +101,13 @@ struct Nvidia {
     }
 
     // -- operands: ldmatrix brings 8 rows of 16 bytes per register, a lane's 4 bytes being what the atoms' tables say.
-    // Addresses are a lane's part, the same for all operands of a tile, moved by what are mostly constants --
+    // Addresses are the tile's and a lane's part, the same for all tiles, moved by what are mostly constants --
     template <class Atom, class TileType>
     CLARY_DEVICE static Fragment<uint32_t, kQueryRegisters<Atom>> load_query(TileType tile, int row, int depth) {
         constexpr int kHalves = Atom::kQueries / 8;
         const int matrix = lane() / 8 % kQueryRegisters<Atom>;
-        const SharedAddress part = tile.at(matrix % kHalves * 8 + lane() % 8, matrix / kHalves * 16);
-        return load_matrices<kQueryRegisters<Atom>>(TileType::move(part, row, depth_byte<Atom>(depth)));
+        const SharedAddress part = TileType{}.at(matrix % kHalves * 8 + lane() % 8, matrix / kHalves * 16);
+        return load_matrices<kQueryRegisters<Atom>>(tile.base + TileType::move(part, row, depth_byte<Atom>(depth)).byte);
     }
     // kCount atoms: others row, row + 8, ...
     template <class Atom, int kCount = 1, class TileType>
@@ -115,8 +115,8 @@ struct Nvidia {
                                                                                       int depth) {
         constexpr int kRegisters = kOtherRegisters<Atom>;
         const int matrix = lane() / 8 % (kCount * kRegisters);
-        const SharedAddress part = tile.at(matrix / kRegisters * 8 + lane() % 8, matrix % kRegisters * 16);
-        return load_matrices<kCount * kRegisters>(TileType::move(part, row, depth_byte<Atom>(depth)));
+        const SharedAddress part = TileType{}.at(matrix / kRegisters * 8 + lane() % 8, matrix % kRegisters * 16);
+        return load_matrices<kCount * kRegisters>(tile.base + TileType::move(part, row, depth_byte<Atom>(depth)).byte);
     }
     // The tile's rows are depths, its columns others, of 16 bits.
     template <class Atom, int kCount = 1, class TileType>
@@ -125,8 +125,8 @@ struct Nvidia {
         static_assert(element_bits(Atom::kOther) == 16);
         constexpr int kRegisters = kOtherRegisters<Atom>;
         const int matrix = lane() / 8 % (kCount * kRegisters);
-        const SharedAddress part = tile.at(matrix % kRegisters * 8 + lane() % 8, matrix / kRegisters * 16);
-        return load_matrices<kCount * kRegisters, true>(TileType::move(part, depth, other * 2));
+        const SharedAddress part = TileType{}.at(matrix % kRegisters * 8 + lane() % 8, matrix / kRegisters * 16);
+        return load_matrices<kCount * kRegisters, true>(tile.base + TileType::move(part, depth, other * 2).byte);
     }
     CLARY_DEVICE static int32_t dot4(uint32_t a, uint32_t b, int32_t c) {
         return static_cast<int32_t>(__dp4a(a, b, static_cast<uint32_t>(c)));

@@ -24,17 +24,27 @@ struct Tile {
     // The xor stays within the largest power of two of chunks that divides the row (at most 8 chunks, 128 bytes).
     static constexpr uint32_t kSpan = kChunks % 8 == 0 ? 8 : kChunks % 4 == 0 ? 4 : 2;
     static constexpr uint32_t kRowsPerStep = 8 / kSpan;
+    // Where it spans a pair of chunks, rows are an odd multiple of 32 bytes, and four of them one of 128: so rows that meet
+    // a bank group differ in whether they lie in an odd or an even run of 128 bytes, and that is the key. It repeats every
+    // 256 bytes, so that copies of whole tiles are runs of bytes.
+    CLARY_HD static constexpr uint32_t odd_line(uint32_t byte) { return byte / 128 % 2; }
 
     SharedAddress base;
 
     // (Unsigned, so that divisions are shifts.)
     CLARY_HD static constexpr uint32_t swizzle(uint32_t row, uint32_t chunk) {
+        if constexpr (kSpan == 2) return chunk ^ odd_line(row * kRowBytes + chunk * 16);
         return chunk ^ (row / kRowsPerStep % kSpan);
     }
-    // From the address of (row, byte) to that of (row + rows, byte + bytes), with constants where these are: rows a
-    // multiple of 8, bytes one of 32 (of 16 where byte % 32 < 16); the tile must begin at a multiple of 128.
+    // From the place of (row, byte) to that of (row + rows, byte + bytes), with constants where these are: rows a
+    // multiple of 8, bytes one of 32 (of 16 where byte % 32 < 16). Places count from the tile's beginning, which must be
+    // a multiple of 128.
     CLARY_HD static constexpr SharedAddress move(SharedAddress from, int rows, int bytes) {
         const auto r = static_cast<uint32_t>(rows), b = static_cast<uint32_t>(bytes);
+        if constexpr (kSpan == 2) {
+            const uint32_t to = (from.byte ^ odd_line(from.byte) * 16) + b;
+            return {(to ^ odd_line(to) * 16) + r * kRowBytes};
+        }
         const uint32_t within = b % (kSpan * 16);  // the xor's reach
         return {(from.byte ^ within) + (b - within) + r * kRowBytes};
     }
@@ -55,6 +65,9 @@ struct CopyTile {
     static constexpr uint32_t kCopyRows = kThreads / TileType::kChunks;
     static constexpr bool kSameChunk =
         kThreads % TileType::kChunks == 0 && kCopyRows % (TileType::kRowsPerStep * TileType::kSpan) == 0;
+    // The same of rows without gaps in global memory.
+    template <uint32_t kRowStride>
+    static constexpr bool kRun = (kRowStride == TileType::kRowBytes) && TileType::kSpan == 2 && kThreads % 16 == 0;
 
     // row_address(r): where row r begins, null for a row of zeros.
     template <class RowAddress>
@@ -75,15 +88,16 @@ struct CopyTile {
     template <uint32_t kRowStride>
     CLARY_DEVICE static const char* part_of(const char* from) {
         const Chunk first = chunk_of(0);
-        return kSameChunk ? from + (first.row * kRowStride + first.column * 16) : from;
+        return kSameChunk || kRun<kRowStride> ? from + (first.row * kRowStride + first.column * 16) : from;
     }
     template <uint32_t kRowStride>
     CLARY_DEVICE static void issue_part(TileType tile, const char* part) {
         CLARY_UNROLL
         for (int i = 0; i < kCopies; ++i) {
             const Chunk chunk = chunk_of(i);
-            const uint32_t offset = kSameChunk ? static_cast<uint32_t>(i) * kCopyRows * kRowStride
-                                               : chunk.row * kRowStride + chunk.column * 16;
+            const uint32_t offset = kRun<kRowStride> ? static_cast<uint32_t>(i) * kThreads * 16
+                                    : kSameChunk     ? static_cast<uint32_t>(i) * kCopyRows * kRowStride
+                                                     : chunk.row * kRowStride + chunk.column * 16;
             T::copy16(tile.base + (chunk_of(0).slot * 16 + static_cast<uint32_t>(i * kThreads * 16)), part + offset,
                       true, chunk.active);
         }
