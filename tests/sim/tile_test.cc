@@ -17,7 +17,7 @@ struct RowBytes {
     static constexpr int kValue = kRowBytes;
 };
 using Widths = testing::Types<RowBytes<32>, RowBytes<64>, RowBytes<96>, RowBytes<128>, RowBytes<160>, RowBytes<192>,
-                             RowBytes<224>, RowBytes<256>, RowBytes<288>>;
+                              RowBytes<224>, RowBytes<256>, RowBytes<288>>;
 
 template <class W>
 class TileTest : public testing::Test {};

@@ -107,7 +107,8 @@ struct Nvidia {
         constexpr int kHalves = Atom::kQueries / 8;
         const int matrix = lane() / 8 % kQueryRegisters<Atom>;
         const SharedAddress part = TileType{}.at(matrix % kHalves * 8 + lane() % 8, matrix / kHalves * 16);
-        return load_matrices<kQueryRegisters<Atom>>(tile.base + TileType::move(part, row, depth_byte<Atom>(depth)).byte);
+        return load_matrices<kQueryRegisters<Atom>>(tile.base +
+                                                    TileType::move(part, row, depth_byte<Atom>(depth)).byte);
     }
     // kCount atoms: others row, row + 8, ...
     template <class Atom, int kCount = 1, class TileType>
