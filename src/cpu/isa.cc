@@ -16,7 +16,7 @@ namespace {
 #if defined(__x86_64__)
 // Asked of the processor itself: what __builtin_cpu_supports reads is left empty by some toolchains' run-time libraries.
 struct Features {
-    uint32_t leaf1_ecx = 0, leaf7_ebx = 0, leaf7_ecx = 0;
+    uint32_t leaf1_ecx = 0, leaf7_ebx = 0, leaf7_ecx = 0, leaf7_1_eax = 0;
     uint64_t saved = 0;  // the registers that the operating system saves for each thread
 
     Features() {
@@ -27,7 +27,9 @@ struct Features {
         uint32_t low = 0, high = 0;
         __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
         saved = uint64_t{high} << 32 | low;
-        if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0) leaf7_ebx = ebx, leaf7_ecx = ecx;
+        if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return;
+        leaf7_ebx = ebx, leaf7_ecx = ecx;
+        if (eax >= 1 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0) leaf7_1_eax = eax;
     }
 };
 #endif
@@ -37,24 +39,28 @@ std::string missing_feature(std::string_view tier) {
 #if defined(__x86_64__)
     static const Features features;
     const auto bit = [](uint32_t word, int index) { return (word >> index & 1) != 0; };
+    constexpr unsigned kAvx2 = 1, kVnni = 2, kAvx512 = 4, kAll = 7;
+    const unsigned wanted = tier == "avx2" ? kAvx2 : tier == "avxvnni" ? kVnni : tier == "avx512" ? kAvx512 : 0;
     struct Need {
         const char* name;
-        bool there, for_avx2;
+        bool there;
+        unsigned of;  // tiers
     };
     const Need needs[] = {
-        {"registers of AVX saved by the operating system", (features.saved & 0x06) == 0x06, true},
-        {"avx2", bit(features.leaf7_ebx, 5), true},
-        {"fma", bit(features.leaf1_ecx, 12), true},
-        {"f16c", bit(features.leaf1_ecx, 29), true},
-        {"registers of AVX-512 saved by the operating system", (features.saved & 0xe0) == 0xe0, false},
-        {"avx512f", bit(features.leaf7_ebx, 16), false},
-        {"avx512bw", bit(features.leaf7_ebx, 30), false},
-        {"avx512dq", bit(features.leaf7_ebx, 17), false},
-        {"avx512vl", bit(features.leaf7_ebx, 31), false},
-        {"avx512vnni", bit(features.leaf7_ecx, 11), false},
+        {"registers of AVX saved by the operating system", (features.saved & 0x06) == 0x06, kAll},
+        {"avx2", bit(features.leaf7_ebx, 5), kAll},
+        {"fma", bit(features.leaf1_ecx, 12), kAll},
+        {"f16c", bit(features.leaf1_ecx, 29), kAll},
+        {"avx_vnni", bit(features.leaf7_1_eax, 4), kVnni},
+        {"registers of AVX-512 saved by the operating system", (features.saved & 0xe0) == 0xe0, kAvx512},
+        {"avx512f", bit(features.leaf7_ebx, 16), kAvx512},
+        {"avx512bw", bit(features.leaf7_ebx, 30), kAvx512},
+        {"avx512dq", bit(features.leaf7_ebx, 17), kAvx512},
+        {"avx512vl", bit(features.leaf7_ebx, 31), kAvx512},
+        {"avx512vnni", bit(features.leaf7_ecx, 11), kAvx512},
     };
     for (const Need& need : needs)
-        if (!need.there && (tier == "avx512" || (tier == "avx2" && need.for_avx2))) return need.name;
+        if (!need.there && (need.of & wanted) != 0) return need.name;
     return "";
 #else
     return tier == "generic" ? "" : "x86-64";
@@ -66,8 +72,10 @@ std::string missing_feature(std::string_view tier) {
 std::string tier_unusable(const char* name) {
     if (const char* forced = std::getenv("CLARY_CPU_ISA"); forced != nullptr && *forced != '\0') {
         const std::string_view isa = forced;
-        const bool known = isa == "amx" || isa == "avx512" || isa == "avx2" || isa == "neon" || isa == "generic";
-        if (!known) return fmt::format("CLARY_CPU_ISA: unknown tier '{}'; allowed: avx512, avx2, generic", isa);
+        const bool known =
+            isa == "amx" || isa == "avx512" || isa == "avxvnni" || isa == "avx2" || isa == "neon" || isa == "generic";
+        if (!known)
+            return fmt::format("CLARY_CPU_ISA: unknown tier '{}'; allowed: avx512, avxvnni, avx2, generic", isa);
         if (isa != name) return fmt::format("CLARY_CPU_ISA={} asks for another tier", isa);
     }
     const std::string missing = missing_feature(name);

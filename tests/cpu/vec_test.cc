@@ -8,6 +8,7 @@ namespace clary::cpu {
 
 const char* vec_failure_generic();
 const char* vec_failure_avx2();
+const char* vec_failure_avxvnni();
 const char* vec_failure_avx512();
 
 namespace {
@@ -20,6 +21,7 @@ void check(const char* tier, const char* (*failure)()) {
 TEST(Vec, Generic) { check("generic", vec_failure_generic); }
 #if defined(__x86_64__)
 TEST(Vec, Avx2) { check("avx2", vec_failure_avx2); }
+TEST(Vec, AvxVnni) { check("avxvnni", vec_failure_avxvnni); }
 TEST(Vec, Avx512) { check("avx512", vec_failure_avx512); }
 #endif
 

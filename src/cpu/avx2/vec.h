@@ -13,8 +13,9 @@
 
 namespace clary::cpu::avx2 {
 
-struct Vec {
-    static constexpr const char* kName = "avx2";
+// Everything but the name; a template, so that functions compiled for one tier are not another's (cpu/CMakeLists.txt).
+template <class Tier>
+struct VecOf {
     static constexpr int kLanes = 8;
     static constexpr int kQueryVectors = 2;
     static constexpr int kRows = 4;  // 4 x 2 accumulators of 16 registers
@@ -71,7 +72,7 @@ struct Vec {
         const F n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
         const I exponent = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), set1(127)), 23);
         // NaN reaches the product through the polynomial.
-        return _mm256_andnot_ps(tiny, mul(polynomial<Degree, Vec>(sub(x, n)), _mm256_castsi256_ps(exponent)));
+        return _mm256_andnot_ps(tiny, mul(polynomial<Degree, VecOf>(sub(x, n)), _mm256_castsi256_ps(exponent)));
     }
 
     // -- dot products: lanes hold kDot elements of one query, rows are broadcast --
@@ -180,6 +181,10 @@ struct Vec {
         return _mm256_castps_si256(_mm256_blendv_ps(
             _mm256_castsi256_ps(rounded), _mm256_castsi256_ps(_mm256_or_si256(bits, set1(0x00400000))), is_nan(x)));
     }
+};
+
+struct Vec : VecOf<Vec> {
+    static constexpr const char* kName = "avx2";
 };
 
 }  // namespace clary::cpu::avx2

@@ -8,11 +8,12 @@
 #include <cstring>
 
 #include "core/types.h"
+#include "cpu/byte_dot.h"
 #include "cpu/polynomial.h"
 
 namespace clary::cpu::avx512 {
 
-struct Vec {
+struct Vec : ByteDot<Vec> {
     static constexpr const char* kName = "avx512";
     static constexpr int kLanes = 16;
     static constexpr int kQueryVectors = 2;  // vectors of queries per task: each broadcast of K or V serves two
@@ -71,8 +72,6 @@ struct Vec {
     }
 
     // -- dot products: lanes hold kDot elements of one query, rows are broadcast --
-    static constexpr int kDot = 4;             // bytes per lane and step
-    static constexpr int32_t kCodeBias = 128;  // a query's code s is held as the byte s + 128
     static I dot(I sum, I lanes, I row) {
 #if defined(__clang__)
         return _mm512_dpbusd_epi32(sum, lanes, row);
@@ -83,19 +82,6 @@ struct Vec {
 #endif
     }
     static I dot16(I sum, I a, I b) { return _mm512_dpwssd_epi32(sum, a, b); }  // s16 x s16, pairs
-    // Codes of one query to lane operands: 4 codes each.
-    static void spread_codes(const int8_t* codes, int64_t count, int32_t* to, int64_t stride) {
-        for (int64_t i = 0; i < count / 4; ++i) {
-            uint32_t word;
-            std::memcpy(&word, codes + 4 * i, 4);
-            to[i * stride] = static_cast<int32_t>(word ^ 0x80808080u);
-        }
-    }
-    // Rows of codes as broadcast operands: they are already.
-    static constexpr int64_t kRowScratch = 0;  // bytes per code
-    static const int32_t* row_operand(const int8_t* codes, int64_t, void*) {
-        return reinterpret_cast<const int32_t*>(codes);
-    }
     // P of four tokens to one step of lane operands: bytes in token order, saturated to 0..255.
     static void store_p(int32_t* to, int64_t, I p0, I p1, I p2, I p3) {
         const I halves01 = _mm512_packus_epi32(p0, p1);
@@ -104,16 +90,6 @@ struct Vec {
         const I order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
         store(to, _mm512_shuffle_epi8(bytes, order));
     }
-    // sum += P . weights (u8, <= 254) of four tokens: the weight is split as VPDPBUSD's second operand is signed.
-    static I weigh(I sum, const int32_t* p, int64_t, const uint8_t* weights) {
-        uint32_t word;
-        std::memcpy(&word, weights, 4);
-        const uint32_t half = (word >> 1) & 0x7f7f7f7fu;
-        const I lanes = load(p);
-        sum = dot(sum, lanes, set1(static_cast<int32_t>(half)));
-        return dot(sum, lanes, set1(static_cast<int32_t>(word - half)));  // no borrow: each byte is >= its half
-    }
-
     // Codes (-127..127) of four channels to one word per lane.
     static I pack_codes(I c0, I c1, I c2, I c3) {
         const I bytes = _mm512_packs_epi16(_mm512_packs_epi32(c0, c1), _mm512_packs_epi32(c2, c3));
