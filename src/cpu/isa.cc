@@ -8,6 +8,8 @@
 #include <string_view>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 namespace clary::cpu {
@@ -62,8 +64,12 @@ std::string missing_feature(std::string_view tier) {
     for (const Need& need : needs)
         if (!need.there && (need.of & wanted) != 0) return need.name;
     return "";
+#elif defined(__aarch64__) && defined(__linux__)
+    constexpr unsigned long kI8mm = 1ul << 13;  // HWCAP2_I8MM
+    if (tier == "generic" || (tier == "neon" && (getauxval(AT_HWCAP2) & kI8mm) != 0)) return "";
+    return tier == "neon" ? "i8mm" : "x86-64";
 #else
-    return tier == "generic" ? "" : "x86-64";
+    return tier == "generic" ? "" : "the processor of that tier, or an operating system that tells of it";
 #endif
 }
 
@@ -75,7 +81,7 @@ std::string tier_unusable(const char* name) {
         const bool known =
             isa == "amx" || isa == "avx512" || isa == "avxvnni" || isa == "avx2" || isa == "neon" || isa == "generic";
         if (!known)
-            return fmt::format("CLARY_CPU_ISA: unknown tier '{}'; allowed: avx512, avxvnni, avx2, generic", isa);
+            return fmt::format("CLARY_CPU_ISA: unknown tier '{}'; allowed: avx512, avxvnni, avx2, neon, generic", isa);
         if (isa != name) return fmt::format("CLARY_CPU_ISA={} asks for another tier", isa);
     }
     const std::string missing = missing_feature(name);

@@ -112,6 +112,7 @@ struct Tier {
 
 const Tier& generic_tier();
 const Tier& avx2_tier();
+const Tier& neon_tier();
 const Tier& avxvnni_tier();
 const Tier& avx512_tier();
 

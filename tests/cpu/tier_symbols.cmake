@@ -4,7 +4,7 @@
 # one of them, and code for lesser machines would call it. What a tier instantiates from templates over its own Vec is
 # its own.
 foreach(object ${OBJECTS})
-    string(REGEX MATCH "(avx2|avxvnni|avx512|amx)/tier" found ${object})
+    string(REGEX MATCH "(avx2|avxvnni|avx512|amx|neon)/tier" found ${object})
     if(NOT found)
         continue()
     endif()
