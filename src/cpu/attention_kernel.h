@@ -46,7 +46,7 @@ class AttentionKernel {
     static constexpr bool kIntPv = kPv == Format::kInt8;
     static constexpr float kInfinity = std::numeric_limits<float>::infinity();
     // P is a byte 255 2^.., or a float 2^..
-    static constexpr float kPLog2Top = kIntPv ? 7.99435343685886f : 0.0f;  // log2 255
+    static constexpr float kPLog2Top = kIntPv ? numerics::kPUint8Log2Max : 0.0f;
     static constexpr float kPTop = kIntPv ? numerics::kPUint8Max : 1.0f;
 
   public:

@@ -16,6 +16,7 @@ inline constexpr float kE2m1Max = 6.0f;
 
 // INT8 PV: P in 0..1 becomes an unsigned byte.
 inline constexpr float kPUint8Max = 255.0f;
+inline constexpr float kPUint8Log2Max = 7.99435343685886f;  // log2 255
 
 // FP8 PV: P in 0..1 times 2^8.807, which fills e4m3: log2(448) = 8.80735..., rounded down so that no P saturates
 // (SageAttention 2 uses the same figure).

@@ -25,6 +25,7 @@
 
 #include "cuda/ptx/wgmma.cuh"
 #include "cuda/sm90/producers.cuh"
+#include "gpu/attention/row_result.h"
 #include "numerics/constants.h"
 
 namespace clary::cuda::sm90 {
@@ -64,7 +65,7 @@ class Attention {
 
   private:
     static constexpr float kInfinity = __builtin_huge_valf();
-    static constexpr float kPTop = numerics::kPUint8Max, kPLog2Top = 7.99435343685886f;
+    static constexpr float kPTop = numerics::kPUint8Max, kPLog2Top = numerics::kPUint8Log2Max;
     static constexpr int32_t kMasked = INT32_MIN;  // no score
 
     CLARY_DEVICE explicit Attention(const Params& params)
@@ -358,8 +359,16 @@ class Attention {
         const AttentionDesc& desc = p_.desc;
         float inverse[2], share[2];
         CLARY_UNROLL
-        for (int r = 0; r < 2; ++r)
-            finish_row(work, L::row(query_stage, row_in_block(r)), sums, r, inverse[r], share[r]);
+        for (int r = 0; r < 2; ++r) {
+            const RowConstants& row = L::row(query_stage, row_in_block(r));
+            const float l = T::row_sum(sums.sum[r]), sum = c.want_lse ? T::row_sum(sums.exact[r]) : l;
+            const gpu::RowResult result =
+                gpu::row_result<T>(l, sum / kPTop, sums.reference[r], row.shift, desc.sinks, row.row.head, work.valid);
+            inverse[r] = result.inverse;
+            share[r] = result.share;
+            if (c.want_lse && row_in_block(r) < work.rows && quad() == 0)
+                gpu::store_lse(desc, work.b, row.row, work.q_begin, result.lse);
+        }
         const int64_t head_channel = (int64_t{work.b} * desc.kv_heads + work.kv_head) * kD;
         const bool by_channel = desc.recipe.v_scale == VScale::kChannel;
         typename Output::Registers out;
@@ -376,35 +385,11 @@ class Attention {
         const int first = T::wave() * 16;
         T::wave_sync();
         Output::store(out, scratch(), desc.out, static_cast<int>(desc.head_dim_v), work.rows - first, [&](int row) {
-            const RowConstants& at = L::row(query_stage, first + row);
+            const gpu::Row& at = L::row(query_stage, first + row).row;
             return work.b * desc.out.batch_stride + at.head * desc.out.head_stride +
                    (work.q_begin + at.query) * desc.out.token_stride;
         });
         ptx::barrier_arrive_if(leads(), L::query_empty(query_stage));
-    }
-    CLARY_DEVICE void finish_row(const Work& work, const RowConstants& row, const RowSums& sums, int r, float& inverse,
-                                 float& share) const {
-        const AttentionDesc& desc = p_.desc;
-        const float l = T::row_sum(sums.sum[r]), reference = sums.reference[r];
-        const float sum = c.want_lse ? T::row_sum(sums.exact[r]) : l;
-        const bool empty = reference == -kInfinity;
-        float shift = 0;
-        if (c.want_lse && p_.q_shift)
-            shift = p_.q_shift[p_.q_rows.begin(work.b, row.head, desc.q_heads, work.q_begin) + row.query];
-        float lse = empty ? -kInfinity : numerics::kLn2 * (reference + ::log2f(sum / kPTop)) + shift;
-        share = empty ? 0.0f : 1.0f;
-        if (desc.sinks.given()) {
-            const float sink = static_cast<const float*>(desc.sinks.data)[row.head * desc.sinks.stride[0]];
-            const float high = T::max(lse, sink);
-            const float both = high == -kInfinity ? high : high + ::logf(::expf(lse - high) + ::expf(sink - high));
-            if (!empty || both != both) share = ::expf(lse - both);
-            lse = both;
-        }
-        inverse = empty ? share : share / l;
-        if (!work.valid) inverse = share = lse = __builtin_nanf("");
-        if (c.want_lse && desc.want_lse && row_in_block(r) < work.rows && quad() == 0)
-            desc.lse[work.b * desc.lse_batch_stride + row.head * desc.lse_head_stride +
-                     (work.q_begin + row.query) * desc.lse_token_stride] = lse;
     }
 
     const gpu::AttentionParams& p_;

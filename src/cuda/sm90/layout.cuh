@@ -33,8 +33,9 @@ struct Work {
 struct RowConstants {
     float factor;           // base-2 score per unit of Q's codes times K's values
     float loud;             // bias per digit of a row whose repeat is 0, in units of S; else 0
+    float shift;            // q . c_k in natural units
     gpu::VisibleKeys keys;  // that it sees
-    int head, query;
+    gpu::Row row;
 };
 
 // What begins with a tile of keys.

@@ -69,7 +69,7 @@ class Producers {
         const auto group = static_cast<int>(desc.q_heads_per_kv()), kv_heads = static_cast<int>(desc.kv_heads);
         w.b = head / kv_heads;
         w.kv_head = head - w.b * kv_heads;
-        const Sequence sequence = sequence_of_work(w.b);
+        const Sequence sequence = gpu::packed_sequence(p_, w.b);
         w.q_begin = static_cast<int>(sequence.q_begin);
         w.first_row = (s.q_tiles - 1 - order) * s.tile_rows;  // causal: the longest first
         const int rows = static_cast<int>(sequence.q_len) * group - w.first_row;
@@ -93,14 +93,6 @@ class Producers {
     CLARY_DEVICE gpu::Row row_of(const Work& work, int row) const {
         return gpu::Row::of(p_.desc, work.kv_head, work.first_row + (row < work.rows ? row : work.rows - 1));
     }
-    CLARY_DEVICE Sequence sequence_of_work(int b) const {
-        const AttentionDesc& desc = p_.desc;
-        int64_t keys = clamp(p_.lengths[b], 0, p_.kv_rows.rows);
-        if (desc.varlen()) keys = clamp(keys, 0, sequence_of(desc, b).kv_len);
-        if (desc.kv_lengths.given()) keys = clamp(integer_at(desc.kv_lengths, b), 0, keys);
-        return sequence_of(desc, b, keys);
-    }
-
     // -- warp 0, one lane: Q, and K and V of every tile. An end of work, or one that must not be read, brings nothing --
     CLARY_DEVICE void copy(const Work& work, int query_stage) {
         const bool reads = work.b >= 0 && work.valid;
@@ -175,12 +167,15 @@ class Producers {
 
     // -- warps 2 and 3 --
     CLARY_DEVICE void look_up_rows(Work& work, int stage) const {
-        const Sequence sequence = sequence_of_work(work.b);
+        const Sequence sequence = gpu::packed_sequence(p_, work.b);
         for (int i = (warp_ - 2) * 32 + T::lane(); i < kTileQ; i += 64) {
             const gpu::Row row = row_of(work, i);
             const int64_t at = p_.q_rows.begin(work.b, row.head, p_.desc.q_heads, sequence.q_begin) + row.query;
-            RowConstants constants{work.valid ? p_.q_scale[at] * p_.a : 0.0f, 0.0f,
-                                   gpu::VisibleKeys::of(p_.desc, sequence, row.query), row.head, row.query};
+            RowConstants constants{.factor = work.valid ? p_.q_scale[at] * p_.a : 0.0f,
+                                   .loud = 0,
+                                   .shift = work.valid && p_.q_shift ? p_.q_shift[at] : 0.0f,
+                                   .keys = gpu::VisibleKeys::of(p_.desc, sequence, row.query),
+                                   .row = row};
             if constexpr (c.key_bias) {
                 if (work.valid && p_.q_repeat[at] == 0) {
                     work.loud = true;

@@ -31,6 +31,7 @@
 #include "gpu/attention/output_rows.h"
 #include "gpu/attention/params.h"
 #include "gpu/attention/row_bias.h"
+#include "gpu/attention/row_result.h"
 #include "gpu/header.h"
 #include "gpu/target/products.h"
 #include "gpu/target/target.h"
@@ -156,8 +157,8 @@ class AttentionKernel {
 
   private:
     static constexpr float kInfinity = __builtin_huge_valf();
-    static constexpr float kPTop = kIntPv ? numerics::kPUint8Max : 1.0f;   // what P = 1 becomes,
-    static constexpr float kPLog2Top = kIntPv ? 7.99435343685886f : 0.0f;  // and its base-2 logarithm
+    static constexpr float kPTop = kIntPv ? numerics::kPUint8Max : 1.0f;          // what P = 1 becomes,
+    static constexpr float kPLog2Top = kIntPv ? numerics::kPUint8Log2Max : 0.0f;  // and its base-2 logarithm
 
     // -- which keys and scales a lane holds: everything from the atom's tables --
     CLARY_HD static constexpr int row_of(int m, int i) {  // slot among the lane's rows
@@ -232,14 +233,7 @@ class AttentionKernel {
         kv_row_ = p_.kv_rows.begin(b_, kv_head_, kv_heads, sequence.kv_begin);
     }
     CLARY_DEVICE void store_sequence() const {
-        const AttentionDesc& desc = p_.desc;
-        // A cache knows its lengths, which never pass what the buffer holds, whatever it was packed as; kv_lengths may see
-        // less, and a mask must have a column for every key.
-        int64_t keys = clamp(p_.lengths[b_], 0, p_.kv_rows.rows);
-        if (desc.varlen()) keys = clamp(keys, 0, sequence_of(desc, b_).kv_len);
-        if (desc.kv_lengths.given()) keys = clamp(integer_at(desc.kv_lengths, b_), 0, keys);
-        if (desc.mask_kind != MaskKind::kNone) keys = clamp(keys, 0, desc.mask.shape[3]);
-        const Sequence s = sequence_of(desc, b_, keys);
+        const Sequence s = packed_sequence(p_, b_);
         T::store(numbers_at(0), Numbers{s.q_begin, s.q_len});
         T::store(numbers_at(1), Numbers{s.kv_begin, s.kv_len});
         T::store(numbers_at(2), Numbers{s.offset, headers_match(p_.headers)});
@@ -825,26 +819,13 @@ class AttentionKernel {
     template <int r>
     CLARY_DEVICE void finish_row(int64_t q_begin, float& inverse, float& share) const {
         const AttentionDesc& desc = p_.desc;
-        const float l = T::row_sum(sum_[r]), reference = reference_[r];
-        const float sum = desc.want_lse ? exact_sum<r>() : l;
-        const bool empty = reference == -kInfinity;
+        const float l = T::row_sum(sum_[r]), sum = desc.want_lse ? exact_sum<r>() : l;
         const Row row = row_of_slot<r>();
         const float shift = p_.q_shift ? p_.q_shift[packed_row(row)] : 0.0f;
-        float lse = empty ? -kInfinity : numerics::kLn2 * (reference + ::log2f(sum / kPTop)) + shift;
-        share = empty ? 0.0f : 1.0f;
-        if (desc.sinks.given()) {
-            const float sink = static_cast<const float*>(desc.sinks.data)[row.head * desc.sinks.stride[0]];
-            // log(e^lse + e^sink); without keys the sink alone is left.
-            const float high = T::max(lse, sink);
-            const float both = high == -kInfinity ? high : high + ::logf(::expf(lse - high) + ::expf(sink - high));
-            if (!empty || both != both) share = ::expf(lse - both);
-            lse = both;
-        }
-        inverse = empty ? share : share / l;  // O is 0 there
-        if (!valid()) inverse = share = lse = __builtin_nanf("");
-        if (desc.want_lse && row_in_block<r>() < rows_ && speaks())
-            desc.lse[b_ * desc.lse_batch_stride + row.head * desc.lse_head_stride +
-                     (q_begin + row.query) * desc.lse_token_stride] = lse;
+        const RowResult result = row_result<T>(l, sum / kPTop, reference_[r], shift, desc.sinks, row.head, valid());
+        inverse = result.inverse;
+        share = result.share;
+        if (desc.want_lse && row_in_block<r>() < rows_ && speaks()) store_lse(desc, b_, row, q_begin, result.lse);
     }
 
     const AttentionParams& p_;

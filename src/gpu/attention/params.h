@@ -32,4 +32,15 @@ struct AttentionParams {
     const float* v_mean = nullptr;      // [sequence, kv head, dim_v]
 };
 
+// Sequence b with the keys that it has. A cache knows its lengths, which never pass what the buffer holds, whatever it was
+// packed as; kv_lengths may see less, and a mask must have a column for every key.
+CLARY_HD inline Sequence packed_sequence(const AttentionParams& p, int b) {
+    const AttentionDesc& desc = p.desc;
+    int64_t keys = clamp(p.lengths[b], 0, p.kv_rows.rows);
+    if (desc.varlen()) keys = clamp(keys, 0, sequence_of(desc, b).kv_len);
+    if (desc.kv_lengths.given()) keys = clamp(integer_at(desc.kv_lengths, b), 0, keys);
+    if (desc.mask_kind != MaskKind::kNone) keys = clamp(keys, 0, desc.mask.shape[3]);
+    return sequence_of(desc, b, keys);
+}
+
 }  // namespace clary::gpu
