@@ -64,3 +64,14 @@ def rng(request):
     import numpy as np
 
     return np.random.default_rng(random.Random(request.node.name).getrandbits(32))
+
+@pytest.fixture
+def unchanged_sdpa():
+    """Fixed random numbers, no gradients, and PyTorch's own attention function in its place afterwards."""
+    import torch
+
+    torch.manual_seed(0)
+    before = torch.nn.functional.scaled_dot_product_attention
+    with torch.no_grad():
+        yield
+    assert torch.nn.functional.scaled_dot_product_attention is before

@@ -7,16 +7,7 @@ torch = pytest.importorskip("torch")
 
 import clary  # noqa: E402
 
-F = torch.nn.functional
-
-
-@pytest.fixture(autouse=True)
-def unchanged():
-    torch.manual_seed(0)
-    before = F.scaled_dot_product_attention
-    with torch.no_grad():
-        yield
-    assert F.scaled_dot_product_attention is before
+pytestmark = pytest.mark.usefixtures("unchanged_sdpa")
 
 
 def close(out, reference, limit=0.05):

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 import clary  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("unchanged_sdpa")
 F = torch.nn.functional
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 NEW = hasattr(torch.library, "opcheck")  # PyTorch 2.4 and later
@@ -18,15 +19,6 @@ NEW = hasattr(torch.library, "opcheck")  # PyTorch 2.4 and later
 @pytest.fixture(params=DEVICES)
 def device(request):
     return request.param
-
-
-@pytest.fixture(autouse=True)
-def unchanged():
-    torch.manual_seed(0)
-    before = F.scaled_dot_product_attention
-    with torch.no_grad():
-        yield
-    assert F.scaled_dot_product_attention is before
 
 
 def close(out, reference, limit=0.025):
