@@ -107,10 +107,7 @@ struct VecOf {
     }
     // Codes (-127..127) of four channels to one word per lane.
     static I pack_codes(I c0, I c1, I c2, I c3) {
-        const I bytes = _mm256_packs_epi16(_mm256_packs_epi32(c0, c1), _mm256_packs_epi32(c2, c3));
-        const I order =
-            _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-        return _mm256_shuffle_epi8(bytes, order);
+        return by_lane(_mm256_packs_epi16(_mm256_packs_epi32(c0, c1), _mm256_packs_epi32(c2, c3)));
     }
     // Bytes of whole runs of 16 tokens into the order of V's positions (numerics/permutation.h).
     static void permute_runs(const int8_t* from, int count, int8_t* to) {
@@ -164,6 +161,14 @@ struct VecOf {
     }
     static F round_bf16(F x) {
         return _mm256_castsi256_ps(_mm256_and_si256(bf16_rounded(x), set1(static_cast<int32_t>(0xffff0000u))));
+    }
+
+  protected:
+    // Bytes of four vectors as packing leaves them, to one word per lane.
+    static I by_lane(I bytes) {
+        const I order =
+            _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+        return _mm256_shuffle_epi8(bytes, order);
     }
 
   private:

@@ -28,10 +28,7 @@ struct Vec : avx2::VecOf<Vec>, ByteDot<Vec> {
     }
     // P of four tokens to one step of lane operands: bytes in token order, saturated to 0..255.
     static void store_p(int32_t* to, int64_t, I p0, I p1, I p2, I p3) {
-        const I bytes = _mm256_packus_epi16(_mm256_packus_epi32(p0, p1), _mm256_packus_epi32(p2, p3));
-        const I order =
-            _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-        store(to, _mm256_shuffle_epi8(bytes, order));
+        store(to, by_lane(_mm256_packus_epi16(_mm256_packus_epi32(p0, p1), _mm256_packus_epi32(p2, p3))));
     }
 };
 
