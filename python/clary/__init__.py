@@ -12,22 +12,11 @@ from ._attention import attention, attention_varlen
 from ._explain import Kernel, explain, kernels, recipes
 from ._library import build_info, get_num_threads, last_kernel, set_num_threads
 from ._merge import merge
+from ._models import patch, sdpa
 from ._packed import KVCache, PackedKV, attention_consume, quantize_kv
 from ._version import __version__
 from .errors import Error, InvalidArgument, NoDevice, NoGradient, Unsupported
 from .recipe_map import RecipeMap
-
-
-def __getattr__(name: str):
-    """clary.sdpa and clary.patch need PyTorch, which importing clary does not."""
-    if name == "sdpa":
-        from ._sdpa import sdpa as found
-    elif name == "patch":
-        from ._patch import patch as found
-    else:
-        raise AttributeError(f"module 'clary' has no attribute {name!r}")
-    return found
-
 
 __all__ = [
     "Error",

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one place where arrays become C views. A *family* answers the same few questions for each library of arrays:
 
+``plain(name, a, written)`` -> a, or an array of the same values, that lies in memory as it seems to; if it will be
+                written, not read-only
 ``facts(a)``    everything about an array but where its data lies: a hashable value, cheap to make
 ``pointer(a)``  where its data lies
 ``describe(name, facts)`` -> (clary_dtype, clary_device, device index, shape, strides in elements)
@@ -25,6 +27,8 @@ DTYPES = {
     "float32": 1, "float16": 2, "bfloat16": 3, "float64": 4, "int8": 5, "uint8": 6, "int16": 7, "int32": 8, "int64": 9,
     "bool": 10, "float8_e4m3fn": 11, "float8_e5m2": 12,
 }  # fmt: skip
+#: Bytes of an element, by code.
+WIDTHS = {1: 4, 2: 2, 3: 2, 4: 8, 5: 1, 6: 1, 7: 2, 8: 4, 9: 8, 10: 1, 11: 1, 12: 1}
 
 
 def dtype_code(name: str, dtype: str) -> int:
@@ -38,7 +42,12 @@ class NumpyFamily:
     """numpy.ndarray; bfloat16 comes from ml_dtypes."""
 
     name = "numpy.ndarray"
-    may_be_lazy = False
+
+    @staticmethod
+    def plain(name: str, a: Any, written: bool) -> Any:
+        if written and not a.flags.writeable:
+            raise InvalidArgument(f"{name}: is read-only; allowed: memory that may be written")
+        return a
 
     @staticmethod
     def facts(a: Any) -> tuple:
@@ -93,11 +102,21 @@ class TorchFamily:
     """torch.Tensor of any version from 2.0 on."""
 
     name = "torch.Tensor"
-    may_be_lazy = True  # the imaginary part of a conjugated tensor holds the opposite of its memory: Tensor.is_neg()
 
     def __init__(self, torch: Any):
         self.torch = torch
+        self.strided = torch.strided
         self.raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # ten times faster than the public way
+
+    def plain(self, name: str, a: Any, written: bool) -> Any:
+        if a.layout is not self.strided or a.is_nested:
+            what = f"layout {a.layout}" if a.layout is not self.strided else "a nested tensor"
+            raise InvalidArgument(f"{name}: {what}; allowed: a dense tensor")
+        if a.is_neg():  # the imaginary part of a conjugated tensor holds the opposite of its memory
+            if written:
+                raise InvalidArgument(f"{name}: a view that negates; allowed: a tensor as it lies in memory")
+            return a.resolve_neg()
+        return a
 
     @staticmethod
     def facts(a: Any) -> tuple:
@@ -164,7 +183,7 @@ def family_of(name: str, a: Any) -> Any:
         if _torch is None:
             _torch = TorchFamily(sys.modules["torch"])
         return _torch
-    if is_numpy(a):
+    if is_numpy(a) and not type(a).__module__.startswith("numpy.ma"):  # whose mask would be lost
         return _numpy
     raise TypeError(f"{name}: {type(a).__module__}.{type(a).__name__}; allowed: torch.Tensor, numpy.ndarray, DLPack")
 
@@ -174,12 +193,12 @@ def is_foreign(a: Any) -> bool:
     return not is_torch(a) and not is_numpy(a) and hasattr(a, "__dlpack__")
 
 
-def adopt(a: Any) -> Any:
-    """A view of a foreign array as a torch.Tensor where PyTorch is loaded or the array is on a GPU, else as a
-    numpy.ndarray; anything else is handed back as it is."""
+def adopt(a: Any, family: Any = None) -> Any:
+    """A view of a foreign array as one of the family; without a family as a torch.Tensor where PyTorch is loaded or the
+    array is on a GPU, else as a numpy.ndarray. Anything else is handed back as it is."""
     if not is_foreign(a):
         return a
-    if "torch" in sys.modules or a.__dlpack_device__()[0] != 1:
+    if family is not _numpy and ("torch" in sys.modules or a.__dlpack_device__()[0] != 1):
         import torch
 
         return torch.from_dlpack(a)

@@ -9,11 +9,24 @@ from typing import Any
 from . import _tracing
 from ._arrays import adopt, is_foreign, is_torch
 from ._library import check, lib
-from ._problem import Options, gather, parse_causal, parse_layout, parse_recipe, parse_scale, parse_window, plan_for
+from ._overlap import refuse_overlap
+from ._problem import (
+    Options,
+    gather,
+    parse_causal,
+    parse_index,
+    parse_layout,
+    parse_recipe,
+    parse_scale,
+    parse_window,
+    plan_for,
+)
 from .errors import InvalidArgument
 
 # The type of every array argument and result; numpy and PyTorch are optional, so it cannot be spelled out.
 Array = Any
+
+_LENGTHS = "0 (not known) or the longest sequence's"
 
 
 def attention(
@@ -81,10 +94,6 @@ def attention(
         NoGradient (a RuntimeError): an input requires a gradient while gradients are recorded.
         TypeError: an argument is no array, or arrays of different libraries are mixed.
     """
-    if is_foreign(q):
-        q, k, v, mask, kv_lengths, alibi_slopes, sinks, block_table, c_k, c_q, q_base, causal_offset, out = map(
-            adopt, (q, k, v, mask, kv_lengths, alibi_slopes, sinks, block_table, c_k, c_q, q_base, causal_offset, out)
-        )
     layout = parse_layout(layout)
     kind, offset, offsets = parse_causal(causal, causal_offset, causal is True and kv_lengths is None
                                          and block_table is None and _same_length(q, k, layout))  # fmt: skip
@@ -132,32 +141,15 @@ def attention_varlen(
     to each sequence's own lengths. The rest, and what is raised, as in :func:`attention`; there are no masks. Returns
     the output ``[q_tokens, heads, head_dim of v]``, with ``return_lse`` also lse ``[heads, q_tokens]``.
     """
-    if is_foreign(q):
-        q, k, v, cu_seqlens_q, cu_seqlens_k, kv_lengths, alibi_slopes, sinks, c_k, c_q, q_base, causal_offset, out = (
-            map(
-                adopt,
-                (
-                    q,
-                    k,
-                    v,
-                    cu_seqlens_q,
-                    cu_seqlens_k,
-                    kv_lengths,
-                    alibi_slopes,
-                    sinks,
-                    c_k,
-                    c_q,
-                    q_base,
-                    causal_offset,
-                    out,
-                ),
-            )
-        )
     if cu_seqlens_q is None or cu_seqlens_k is None:
         raise InvalidArgument("cu_seqlens_q, cu_seqlens_k: None; allowed: int arrays of sequences + 1 entries")
     kind, offset, offsets = parse_causal(causal, causal_offset, cu_seqlens_q is cu_seqlens_k and kv_lengths is None)
-    options = Options("hnd", kind, offset, parse_window(window), parse_scale(scale), _length(max_seqlen_q),
-                      _length(max_seqlen_k), parse_recipe(recipe), parse_recipe(backend, "backend"))  # fmt: skip
+    longest = (
+        parse_index("max_seqlen_q", max_seqlen_q, _LENGTHS, 0),
+        parse_index("max_seqlen_k", max_seqlen_k, _LENGTHS, 0),
+    )
+    options = Options("hnd", kind, offset, parse_window(window), parse_scale(scale), *longest, parse_recipe(recipe),
+                      parse_recipe(backend, "backend"))  # fmt: skip
     arrays = {
         "q": q, "k": k, "v": v, "kv_lengths": kv_lengths, "alibi_slopes": alibi_slopes, "sinks": sinks,
         "causal_offsets": offsets, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "c_k": c_k, "c_q": c_q,
@@ -166,21 +158,19 @@ def attention_varlen(
     return dispatch(options, arrays, return_lse, out)
 
 
-def _length(value: Any) -> int:
-    """An int as it is: in a graph it may be symbolic, and turning it into a number would hold it fast."""
-    return value if isinstance(value, int) else value.__index__()
-
-
 def _same_length(q: Array, k: Array, layout: str) -> bool:
+    q, k = adopt(q), adopt(k)
     axis = 2 if layout == "hnd" else 1
     return len(q.shape) == len(k.shape) == 4 and q.shape[axis] == k.shape[axis]
 
 
 def dispatch(options: Options, arrays: dict[str, Array], return_lse: bool, out: Array | None) -> Any:
     """Runs at once, or as a torch operator where PyTorch is tracing."""
+    if is_foreign(arrays["q"]):
+        arrays = {name: adopt(a) for name, a in arrays.items()}
     if is_torch(arrays["q"]):
-        _tracing.refuse_gradients(arrays if out is None else {**arrays, "out": out})
-        if _tracing.active(arrays.values()):
+        _tracing.refuse("attention", arrays if out is None else {**arrays, "out": out})
+        if _tracing.active(arrays):
             made, lse = _tracing.attention(options, arrays, return_lse)
             if out is not None:
                 made = out.copy_(made)
@@ -189,11 +179,13 @@ def dispatch(options: Options, arrays: dict[str, Array], return_lse: bool, out: 
 
 
 def run(options: Options, arrays: dict[str, Array], return_lse: bool, out: Array | None = None) -> Any:
-    family = gather(arrays)
-    q, given = arrays["q"], out is not None
+    given = out is not None
     if given:
-        _check_out(family, arrays, out)
         arrays["out"] = out
+    family = gather(arrays)
+    q, out = arrays["q"], arrays.get("out")
+    if given:
+        refuse_overlap(family, arrays)
     fresh = (("lse",) if return_lse else ()) if given else (("out", "lse") if return_lse else ("out",))
     plan = plan_for(family, options, arrays, fresh)
     if not given:
@@ -205,10 +197,3 @@ def run(options: Options, arrays: dict[str, Array], return_lse: bool, out: Array
     if given:
         family.written(out)
     return (out, arrays["lse"]) if return_lse else out
-
-
-def _check_out(family: Any, arrays: dict[str, Array], out: Array) -> None:
-    gather({"q": arrays["q"], "out": out})
-    for name in ("q", "k", "v"):
-        if family.pointer(arrays[name]) == family.pointer(out) != 0:
-            raise InvalidArgument(f"out: is the memory of {name}; allowed: memory of its own")

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _structs
-from ._arrays import CUDA, dtype_code
+from ._arrays import CUDA, adopt, dtype_code
 from ._library import check, lib
 from ._problem import (
     Options,
     contiguous,
     make_params,
     parse_causal,
+    parse_index,
     parse_layout,
     parse_recipe,
     parse_scale,
@@ -58,6 +59,10 @@ def recipes() -> dict[str, list[str]]:
     return found
 
 
+def _dtype_name(dtype: Any) -> str:
+    return str(getattr(dtype, "name", getattr(dtype, "__name__", dtype))).replace("torch.", "")
+
+
 def explain(
     q_shape: Any,
     kv_shape: Any = None,
@@ -79,7 +84,7 @@ def explain(
     Args:
         q_shape: shape of q, or q itself, of which shape, type and device are taken.
         kv_shape: shape of k, or k itself; default that of q.
-        dtype: ``"float32"``, ``"float16"`` or ``"bfloat16"``.
+        dtype: ``"float32"``, ``"float16"`` or ``"bfloat16"``, or PyTorch's or numpy's object of that name.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
         mask: ``None``, ``"bool"`` or a dtype: as if a mask of the full size were given.
 
@@ -88,22 +93,26 @@ def explain(
         ``other_kernels`` (each with its ``reason``), ``workspace_bytes``, ``bytes_moved``, ``expected_rel_l1``,
         ``warnings``, ...
     """
+    q_shape, kv_shape = adopt(q_shape), adopt(kv_shape)
     if hasattr(q_shape, "shape"):
-        dtype = str(q_shape.dtype).replace("torch.", "")
-        device = str(getattr(q_shape, "device", "cpu"))
+        dtype, device = q_shape.dtype, getattr(q_shape, "device", "cpu")
+    dtype, device = _dtype_name(dtype), str(device)
     q = tuple(getattr(q_shape, "shape", q_shape))
     k = q if kv_shape is None else tuple(getattr(kv_shape, "shape", kv_shape))
     kind, _, index = device.partition(":")
-    if kind not in ("cpu", "cuda"):
+    if kind not in ("cpu", "cuda") or not (index.isdecimal() or index == "" == device[len(kind) :]):
         raise InvalidArgument(f"device: {device!r}; allowed: cpu, cuda, cuda:<index>")
-    if len(q) != 4 or len(k) != 4:
+    if len(q) != 4 or len(k) != 4 or not all(hasattr(n, "__index__") for n in q + k):
         raise InvalidArgument(f"q_shape: {q}, kv_shape: {k}; allowed: 4 dimensions each")
+    for name, shape in (("q", q), ("k", k)):
+        for axis, n in enumerate(shape):
+            parse_index(f"{name}: shape[{axis}]", n, "0..2^40", 0)
     where = (CUDA if kind == "cuda" else 0, int(index or 0))
     layout = parse_layout(layout)
     tokens, heads = (1, 2) if layout == "nhd" else (2, 1)
 
-    def described(shape: tuple, of: str = dtype) -> tuple:
-        return (dtype_code("dtype", of), *where, shape, contiguous(shape))
+    def described(shape: tuple, of: str = dtype, name: str = "dtype") -> tuple:
+        return (dtype_code(name, of), *where, shape, contiguous(shape))
 
     v = k if head_dim_v is None else (*k[:3], head_dim_v)
     causal, offset, _ = parse_causal(causal, causal_offset, q[tokens] == k[tokens])
@@ -111,7 +120,7 @@ def explain(
                       parse_recipe(backend, "backend"))  # fmt: skip
     tensors = {"q": described(q), "k": described(k), "v": described(v)}
     if mask is not None:
-        tensors["mask"] = described((q[0], q[heads], q[tokens], k[tokens]), mask)
+        tensors["mask"] = described((q[0], q[heads], q[tokens], k[tokens]), _dtype_name(mask), "mask")
     params = make_params(options, tensors)
     text = ctypes.c_char_p()
     check(lib.clary_explain(ctypes.byref(params), ctypes.byref(text)))

@@ -68,6 +68,8 @@ threads = _Threads()
 def set_num_threads(count: int) -> None:
     """Threads of the CPU backend for every later call of this process; 0 for the default, which is CLARY_NUM_THREADS or
     the cores that this process may use."""
+    if isinstance(count, bool) or not hasattr(count, "__index__") or not 0 <= count.__index__() <= 4096:
+        raise errors.InvalidArgument(f"threads: {count!r}; allowed: 0 (default) or 1..4096")
     made = ctypes.c_void_p()
     check(lib.clary_context_create(ctypes.c_int32(count), ctypes.byref(made)))
     threads.context = made.value

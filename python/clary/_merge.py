@@ -30,8 +30,9 @@ def merge(out_a: Array, lse_a: Array, out_b: Array, lse_b: Array, *, layout: str
     out_a, lse_a, out_b, lse_b = map(adopt, (out_a, lse_a, out_b, lse_b))
     layout = parse_layout(layout)
     if is_torch(out_a):
-        _tracing.refuse_gradients({"out_a": out_a, "lse_a": lse_a, "out_b": out_b, "lse_b": lse_b})
-        if _tracing.active((out_a, lse_a, out_b, lse_b)):
+        arrays = {"out_a": out_a, "lse_a": lse_a, "out_b": out_b, "lse_b": lse_b}
+        _tracing.refuse("merge", arrays)
+        if _tracing.active(arrays):
             _tracing.merge(out_a, lse_a, out_b, lse_b, layout)
             return out_a, lse_a
     run(out_a, lse_a, out_b, lse_b, layout)

@@ -8,7 +8,8 @@ import ctypes
 from typing import Any
 
 from . import _structs, _tracing
-from ._arrays import adopt, is_torch
+from ._arrays import ALIGNMENT, WIDTHS, adopt, family_of, is_torch
+from ._explain import explain
 from ._library import check, lib
 from ._problem import (
     Options,
@@ -16,6 +17,7 @@ from ._problem import (
     contiguous,
     gather,
     parse_causal,
+    parse_index,
     parse_layout,
     parse_recipe,
     parse_scale,
@@ -25,6 +27,8 @@ from ._problem import (
 from .errors import InvalidArgument, Unsupported
 
 Array = Any
+
+_CAPACITY = "0 (what k has), or at least that, at most 2^40"
 
 
 def _layouts(plan: Plan, capacity: int) -> tuple[_structs.PackedLayout, _structs.PackedLayout]:
@@ -40,8 +44,8 @@ def _buffer(family: Any, memory: Array, where: tuple[int, int], capacity: int) -
 
 def _refuse_tracing(what: str, arrays: dict[str, Array]) -> None:
     if is_torch(arrays["k" if "k" in arrays else "q"]):
-        _tracing.refuse_gradients(arrays)
-        if _tracing.active(arrays.values()):
+        _tracing.refuse(what, arrays)
+        if _tracing.active(arrays):
             raise Unsupported(f"{what}: under torch.compile or another tracer; allowed: clary.attention, or "
                               "torch.compiler.disable around this call")  # fmt: skip
 
@@ -51,7 +55,8 @@ class PackedKV:
 
     Attributes:
         capacity: keys per sequence that there is room for; 0: no more than were packed.
-        length: keys of the longest sequence now (as this object was told; a replayed graph appends without it).
+        length: keys of the longest sequence now; on a GPU no fewer than that, and as this object was told (a replayed
+            graph appends without it).
         recipe: the recipe in full.
         memory: the packed bytes, a uint8 array (docs/packed_format.md).
     """
@@ -71,8 +76,22 @@ class PackedKV:
         count = 1
         for extent in shape:
             count *= extent
-        width = {1: 4, 2: 2, 3: 2, 4: 8, 7: 2, 8: 4, 9: 8}.get(dtype, 1)
+        width = WIDTHS.get(dtype, 1)
         return self._family.reinterpret(self.memory[offset : offset + count * width], dtype, shape)
+
+    def __repr__(self) -> str:
+        return f"PackedKV({self.length} of {self.capacity or self.length} keys, {self.recipe}, {self.nbytes} bytes)"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_family"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._family = family = family_of("memory", self.memory)
+        if family.pointer(self.memory) % ALIGNMENT:  # as copies of numpy's may lie
+            aligned = family.bytes(self.nbytes, self.memory)
+            aligned[:] = self.memory
+            self.memory = aligned
 
     @property
     def lengths(self) -> Array:
@@ -187,19 +206,41 @@ class PackedKV:
             raise TypeError(
                 f"k: a {family.name}, but the first K and V were {self._family.name}; allowed: the same kind"
             )
-        shape = tuple(arrays["k"].shape)
-        tokens = 1 if self._options.layout == "nhd" else 2
-        n = shape[tokens] if len(shape) == 4 else 0
-        if kv_lengths is None and self._shapes["k"][1] and self.length + n > self.capacity:
-            raise InvalidArgument(f"k: {n} tokens behind {self.length} pass the capacity; allowed: "
-                                  f"{self.capacity - self.length} more")  # fmt: skip
+        tokens, n = self._check_more(arrays, kv_lengths is not None)
         dtype, device, index, q_shape = self._shapes["q"]
         q_shape = (*q_shape[:tokens], 0, *q_shape[tokens + 1 :])
         q = ("q", (dtype, device, index, q_shape, contiguous(q_shape)))
         plan = plan_for(family, self._options, arrays, (), (q,), one_shot=False)
         params, _workspace = plan.bind(family, arrays, self.memory)
         check(lib.clary_append_kv(ctypes.byref(params), ctypes.byref(self._packed())))
-        self.length += n
+        self.length = min(self.length + n, self.capacity)
+        self._read_length(kv_lengths is not None)
+
+    def _check_more(self, arrays: dict[str, Array], ragged: bool) -> tuple[int, int]:
+        """Axis and number of the tokens that append adds, where they fit."""
+        tokens, heads = (1, 2) if self._options.layout == "nhd" else (2, 1)
+        n = 0
+        for name, what in (("k", "keys"), ("v", "values")):
+            shape, packed = tuple(arrays[name].shape), self._shapes[name][3]
+            if len(shape) != 4:
+                continue  # the library says so
+            for axis, extent in ((heads, "heads"), (3, "head_dim")):
+                if shape[axis] != packed[axis]:
+                    raise InvalidArgument(
+                        f"{name}: {extent} is {shape[axis]}, but the packed {what} have {packed[axis]}; "
+                        "allowed: the same"
+                    )
+            if name == "k":
+                n = shape[tokens]
+        if n > self.capacity - (0 if ragged else self.length):
+            raise InvalidArgument(f"k: {n} tokens behind {self.length} pass the capacity; allowed: "
+                                  f"{max(self.capacity - self.length, 0)} more")  # fmt: skip
+        return tokens, n
+
+    def _read_length(self, ragged: bool) -> None:
+        """Of ragged sequences the longest may be shorter than the arrays; a GPU is not waited for to know it."""
+        if ragged and not self._shapes["k"][1]:
+            self.length = int(max(self.lengths, default=0))
 
 
 def quantize_kv(
@@ -236,6 +277,7 @@ def quantize_kv(
     if q is not None:
         arrays["q"] = q
     _refuse_tracing("quantize_kv", arrays)
+    capacity = parse_index("capacity", capacity, _CAPACITY)
     family = gather(arrays)
     options = Options(layout=parse_layout(layout), scale=parse_scale(scale), recipe=parse_recipe(recipe),
                       backend=parse_recipe(backend, "backend"))  # fmt: skip
@@ -247,7 +289,8 @@ def quantize_kv(
     if q is None:
         shape = list(shapes["k"][3])
         shape[tokens] = 1  # one query without data: a recipe that needs some says so
-        shape[heads] = shape[heads] if q_heads is None else q_heads
+        if q_heads is not None:
+            shape[heads] = parse_index("q_heads", q_heads, "an integer")
         shapes["q"] = (*shapes["k"][:3], tuple(shape))
         fixed = (("q", (*shapes["q"], contiguous(shapes["q"][3]))),)
     elif q_heads not in (None, q.shape[heads]):
@@ -263,6 +306,7 @@ def quantize_kv(
         made._sections[section.name.decode()] = (section.dtype, tuple(section.shape[: section.ndim]), section.offset)
     params, _workspace = plan.bind(family, arrays, k)
     check(lib.clary_quantize(ctypes.byref(params), None, ctypes.byref(made._packed()), None))
+    made._read_length("kv_lengths" in arrays)
     return made
 
 
@@ -283,11 +327,13 @@ class KVCache:
 
     def __init__(self, capacity: int, *, layout: str = "hnd", scale: float | None = None, recipe: str = "auto",
                  backend: str = "auto"):  # fmt: skip
-        self.capacity = capacity.__index__()
-        if self.capacity < 1:
-            raise InvalidArgument(f"capacity: {capacity}; allowed: >= 1")
+        self.capacity = parse_index("capacity", capacity, ">= 1, at most 2^40", 1, 2**40)
+        explain((1, 1, 1, 64), layout=layout, scale=scale, recipe=recipe, backend=backend)  # raises where one is wrong
         self._options = {"layout": layout, "scale": scale, "recipe": recipe, "backend": backend}
         self.packed: PackedKV | None = None
+
+    def __repr__(self) -> str:
+        return f"KVCache({self.length} of {self.capacity} keys, {self._options['recipe']})"
 
     @property
     def length(self) -> int:
@@ -332,6 +378,8 @@ def attention_consume(
     """:func:`attention` that takes q, k and v out of the list ``[q, k, v]`` and lets go of each once it is quantized:
     where the caller holds no other reference, their memory is free before the output is made. The list is empty
     afterwards. Results are the same bits."""
+    if not isinstance(qkv, list) or len(qkv) != 3:
+        raise TypeError(f"qkv: a {type(qkv).__name__} of {len(qkv)}; allowed: a list [q, k, v], which is emptied")
     q, k, v = qkv
     qkv.clear()
     q, k, v = adopt(q), adopt(k), adopt(v)

@@ -1,45 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""clary.patch: quantized attention in one model, until undone."""
+"""Which scope fits a model, and that of models of transformers, which have an interface for attention functions."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-import torch
-
 from . import _sdpa
 from ._attention import attention
 from .errors import InvalidArgument
-from .recipe_map import recipe_map
 
 _NAME = "clary"  # of transformers' attention implementation
 
 
-def patch(model: torch.nn.Module, recipe: Any = "auto", *, policy: str = "exact", min_q_len: int = 0,
-          backend: str = "auto") -> _sdpa.Scope:  # fmt: skip
-    """Runs a model's attention with Clary until ``undo()`` (also a context manager).
-
-        patched = clary.patch(model, {"default": "int8_int8", "layers": {"model.layers.0": "exact"}})
-
-    Models of transformers that can change their attention (``set_attn_implementation``) get the implementation
-    ``"clary"``, with masks as for ``"sdpa"``; grouped heads are not repeated, attention sinks work. All others, those
-    of diffusers too, have
-    ``scaled_dot_product_attention`` replaced inside them as by :func:`clary.sdpa` with ``model=``, so their processors
-    stay as they are. Arguments and attributes of the result: see :func:`clary.sdpa`.
-    """
-    if not isinstance(model, torch.nn.Module):
-        raise InvalidArgument(
-            f"model: a {type(model).__name__}; allowed: a torch.nn.Module (of a pipeline, its transformer or unet)"
-        )
+def scope_for(model: Any, *settings: Any) -> _sdpa.Scope:
+    """settings: RecipeMap, policy, min_q_len, backend."""
     transformers = sys.modules.get("transformers")
     kind = getattr(transformers, "PreTrainedModel", None) if hasattr(transformers, "AttentionInterface") else None
     if (kind is not None and isinstance(model, kind) and hasattr(model, "set_attn_implementation")
             and getattr(model, "_supports_attention_backend", False)):  # fmt: skip
-        scope = _TransformersScope(recipe_map(recipe), policy, min_q_len, backend, model)
-    else:
-        scope = _sdpa.Scope(recipe_map(recipe), policy, min_q_len, backend, model)
-    return scope.begin()
+        return _TransformersScope(*settings, model)
+    return _sdpa.Scope(*settings, model)
 
 
 class _TransformersScope(_sdpa.Scope):
@@ -114,7 +95,7 @@ def attention_forward(
     sinks = more.get("s_aux")
     scope.note(recipe)
     out = attention(
-        query,
+        _sdpa.in_type_of_autocast(query),
         key,
         value,
         mask=attention_mask,

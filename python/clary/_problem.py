@@ -12,7 +12,7 @@ import struct
 from typing import Any, NamedTuple
 
 from . import _structs
-from ._arrays import family_of
+from ._arrays import adopt, family_of, is_foreign
 from ._library import check, lib, threads
 from .errors import InvalidArgument
 
@@ -39,6 +39,8 @@ _DATA = {name: getattr(_structs.Params, name).offset for name in INPUTS + RESULT
 _CONTEXT, _STREAM, _WORKSPACE = (getattr(_structs.Params, name).offset for name in ("context", "stream", "workspace"))
 _store = struct.Struct("@P").pack_into
 _store_workspace = struct.Struct("@PN").pack_into
+
+_FAR = 2**62  # numbers that are no sizes stay below: ctypes would keep the low bits of larger ones without a word
 
 CAUSAL = {"none": 0, "top_left": 1, "bottom_right": 2, "offset": 3}
 _PERMUTED = ("q", "k", "v", "out")
@@ -69,15 +71,25 @@ def parse_layout(layout: str) -> str:
     return lower
 
 
+def parse_index(name: str, value: Any, allowed: str, low: int = -_FAR, high: int = _FAR) -> int:
+    """An int as it is: in a graph it may be symbolic, and turning it into a number would hold it fast."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise InvalidArgument(f"{name}: {value!r}; allowed: {allowed}")
+    found = value if isinstance(value, int) else value.__index__()
+    if not low <= found <= high:
+        raise InvalidArgument(f"{name}: {value}; allowed: {allowed}")
+    return found
+
+
 def parse_causal(causal: Any, offset: Any, same_length: bool) -> tuple[str, int, Any]:
     """(kind, offset, offsets). `True` is refused where the two corners differ: half of the world means the other
     one."""
     if offset is not None:
         if causal not in (False, True, None, "offset"):
             raise InvalidArgument(f"causal: {causal!r} with causal_offset; allowed: one of the two")
-        if isinstance(offset, bool) or not hasattr(offset, "__index__") or getattr(offset, "ndim", 0):
+        if getattr(offset, "ndim", 0) or is_foreign(offset):
             return "offset", 0, offset
-        return "offset", offset.__index__(), None
+        return "offset", parse_index("causal_offset", offset, "-2^62..2^62, or an int array [batch]"), None
     if causal is True:
         if not same_length:
             raise InvalidArgument(
@@ -96,25 +108,32 @@ def parse_causal(causal: Any, offset: Any, same_length: bool) -> tuple[str, int,
 def parse_window(window: Any) -> tuple[int, ...] | None:
     if window is None:
         return None
-    try:
-        found = tuple(w.__index__() for w in window)
-    except (TypeError, AttributeError):
-        found = ()
-    if len(found) not in (2, 3):
-        raise InvalidArgument(f"window: {window!r}; allowed: (left, right) or (left, right, keep), -1 for no limit")
-    return found
+    allowed = "(left, right) or (left, right, keep), -1 for no limit"
+    if isinstance(window, str) or not hasattr(window, "__iter__"):
+        raise InvalidArgument(f"window: {window!r}; allowed: {allowed}")
+    found = tuple(window)
+    if len(found) not in (2, 3) or not all(hasattr(w, "__index__") for w in found):
+        raise InvalidArgument(f"window: {window!r}; allowed: {allowed}")
+    return tuple(parse_index("window", w.__index__(), allowed) for w in found)
 
 
 def parse_recipe(recipe: Any, what: str = "recipe") -> str:
     if recipe is None:
         return "auto"
-    if not isinstance(recipe, str):
+    if not isinstance(recipe, str) or not recipe.isascii() or "\0" in recipe:  # C strings end at a NUL
         raise InvalidArgument(f"{what}: {recipe!r}; allowed: a string such as 'auto'")
     return recipe
 
 
 def parse_scale(scale: Any) -> float | None:
-    return None if scale is None else float(scale)
+    if scale is None or type(scale) is float:
+        return scale
+    if isinstance(scale, (bool, str)) or not (hasattr(scale, "__float__") or hasattr(scale, "__index__")):
+        raise InvalidArgument(f"scale: {scale!r}; allowed: a number or None")
+    try:
+        return float(scale)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidArgument(f"scale: {scale!r}; allowed: a number or None") from None
 
 
 def fill_tensor(to: _structs.Tensor, name: str, described: tuple, nhd: bool, pointer: int = 0) -> None:
@@ -230,11 +249,12 @@ def plan_for(family: Any, options: Options, arrays: dict[str, Any], fresh: tuple
     return plan
 
 
-_REQUIRED = ("q", "k", "v")
+_REQUIRED = ("q", "k", "v", "out_a", "lse_a", "out_b", "lse_b")
 
 
 def gather(arrays: dict[str, Any]) -> Any:
-    """The family of the first array, which the others must be of too. Drops those that are None."""
+    """The family of the first array, which the others must be of too. Drops those that are None, and puts plain arrays
+    in the place of those that are not."""
     family, kind, first = None, None, None
     for name in [name for name, a in arrays.items() if a is None]:
         if name not in _REQUIRED:
@@ -242,15 +262,13 @@ def gather(arrays: dict[str, Any]) -> Any:
     for name, array in arrays.items():
         if type(array) is kind:
             continue
+        if is_foreign(array):
+            arrays[name] = array = adopt(array, family)
         found = family_of(name, array)
         if family is None:
             family, kind, first = found, type(array), name
         elif found is not family:
             raise TypeError(f"{name}: a {found.name}, but {first} is a {family.name}; allowed: the same kind")
-    if family.may_be_lazy:
-        for name, array in arrays.items():
-            if array.is_neg():
-                if name in _WRITTEN:
-                    raise InvalidArgument(f"{name}: a view that negates; allowed: a tensor as it lies in memory")
-                arrays[name] = array.resolve_neg()
+    for name, array in arrays.items():
+        arrays[name] = family.plain(name, array, name in _WRITTEN)
     return family

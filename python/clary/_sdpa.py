@@ -18,8 +18,9 @@ import torch.nn.functional as F
 from . import torch_ops
 from ._attention import attention
 from ._explain import explain
+from ._problem import parse_index
 from .errors import Error, InvalidArgument, Unsupported
-from .recipe_map import EXACT, RecipeMap, recipe_map
+from .recipe_map import EXACT, RecipeMap
 
 log = logging.getLogger("clary")
 POLICIES = ("exact", "raise")
@@ -28,6 +29,9 @@ _AS_TOLD = "the recipe says exact"
 _ALWAYS = {"always_call": True} if "always_call" in torch.nn.Module.register_forward_hook.__annotations__ else {}
 _active: list[Scope] = []
 _original: Any = None
+# Of torch.nn's modules: whether they may take fused attention that no replacement reaches. Off while a scope is active.
+_short_cut = getattr(torch.backends, "mha", None)  # since PyTorch 2.1
+_short_cut_before = True
 
 
 class Scope:
@@ -41,6 +45,12 @@ class Scope:
     def __init__(self, recipes: RecipeMap, policy: str, min_q_len: int, backend: str, model: Any):
         if policy not in POLICIES:
             raise InvalidArgument(f"policy: {policy!r}; allowed: {', '.join(map(repr, POLICIES))}")
+        if model is not None and not isinstance(model, torch.nn.Module):
+            raise InvalidArgument(
+                f"model: a {type(model).__name__}; allowed: a torch.nn.Module (of a pipeline, its transformer or unet)"
+            )
+        parse_index("min_q_len", min_q_len, "an integer >= 0", 0)
+        explain((1, 1, 1, 64), backend=backend)  # raises where there is no such backend
         if recipes.layers and model is None:
             raise InvalidArgument("recipes: 'layers' needs the model that they are in; allowed: sdpa(..., model=model)")
         self.recipes, self.policy, self.min_q_len, self.backend, self.model = recipes, policy, min_q_len, backend, model
@@ -108,10 +118,13 @@ class Scope:
 
 
 def _install(scope: Scope) -> None:
-    global _original
+    global _original, _short_cut_before
     if not _active:
         _original = F.scaled_dot_product_attention
         F.scaled_dot_product_attention = scaled_dot_product_attention
+        if _short_cut is not None:
+            _short_cut_before = _short_cut.get_fastpath_enabled()
+            _short_cut.set_fastpath_enabled(False)
     _active.append(scope)
 
 
@@ -119,6 +132,8 @@ def _remove(scope: Scope) -> None:
     if scope not in _active:
         return
     _active.remove(scope)
+    if not _active and _short_cut is not None:
+        _short_cut.set_fastpath_enabled(_short_cut_before)
     if not _active and F.scaled_dot_product_attention is scaled_dot_product_attention:
         F.scaled_dot_product_attention = _original
 
@@ -150,6 +165,10 @@ def reason_for_exact(scope: Scope, recipe: str, q: Any, k: Any, v: Any, mask: An
     if dropout_p:
         return "dropout is on"
     tensors = (q, k, v) if mask is None else (q, k, v, mask)
+    if torch_ops.transforming() and any(map(torch_ops.is_wrapped, tensors)):
+        return "a transform of torch.func is at work"
+    if torch_ops.forward_mode() and any(map(torch_ops.has_tangent, tensors)):
+        return "a gradient is required"
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad
                                     or (mask is not None and mask.requires_grad)):  # fmt: skip
         return "a gradient is required"
@@ -166,6 +185,18 @@ def reason_for_exact(scope: Scope, recipe: str, q: Any, k: Any, v: Any, mask: An
     if q.shape[-2] < scope.min_q_len:
         return f"there are fewer than {scope.min_q_len} queries"
     return expected_failure(recipe, scope.backend, q.device.type, str(q.dtype)[6:], int(q.shape[-1]), int(v.shape[-1]))
+
+
+def in_type_of_autocast(q: Any) -> Any:
+    """q in the type that torch.autocast wants results of attention to have."""
+    kind = q.device.type
+    if hasattr(torch, "get_autocast_dtype"):  # since PyTorch 2.4
+        wanted = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else q.dtype
+    elif kind == "cuda":
+        wanted = torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else q.dtype
+    else:
+        wanted = torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else q.dtype
+    return q.to(wanted)
 
 
 def _fits(q: Any, k: Any, v: Any, mask: Any, is_causal: bool, enable_gqa: bool) -> bool:
@@ -202,7 +233,7 @@ def scaled_dot_product_attention(
             scope.exact(reason)
             break
         scope.note(recipe)
-        return _quantized(query, key, value, attn_mask, is_causal, scale, recipe, scope.backend)
+        return _quantized(in_type_of_autocast(query), key, value, attn_mask, is_causal, scale, recipe, scope.backend)
     more = {} if scale is None else {"scale": scale}
     if enable_gqa:  # since PyTorch 2.5
         more["enable_gqa"] = True
@@ -216,36 +247,3 @@ def _quantized(q: Any, k: Any, v: Any, mask: Any, is_causal: bool, scale: Any, r
     out = attention(q, k, v, mask=mask, causal="top_left" if is_causal else False, scale=scale, recipe=recipe,
                     backend=backend)  # fmt: skip
     return out if batched else out[0]
-
-
-def sdpa(
-    recipe: Any = "auto",
-    *,
-    policy: str = "exact",
-    min_q_len: int = 0,
-    backend: str = "auto",
-    model: torch.nn.Module | None = None,
-) -> Scope:
-    """A scope in which ``torch.nn.functional.scaled_dot_product_attention`` is Clary's.
-
-        with clary.sdpa("int8_int8:accurate") as report:
-            y = model(x)
-        print(report.calls)
-
-    Masks, ``is_causal``, ``scale`` and ``enable_gqa`` are honoured. Calls that Clary cannot serve (dropout, gradients,
-    other types and devices, head dims that the recipe has no kernel for) go to PyTorch's own attention, with one log
-    line for each reason (logger "clary"), or raise. The replacement is seen by every thread, but not by code that holds
-    the function itself (``from torch.nn.functional import ...``), nor by code that torch.compile compiled before: enter
-    first, then compile.
-
-    Args:
-        recipe: a recipe's text, a map of recipes as in :mod:`clary.recipe_map` (dict, or path of a .json file), which
-        needs
-            ``model``, or ``"exact"``.
-        policy: ``"exact"`` or ``"raise"``: what to do with a call that Clary cannot serve.
-        min_q_len: calls with fewer queries stay with PyTorch: quantizing K and V anew for each decoded token does not
-        pay.
-        backend: as in :func:`clary.attention`.
-        model: limit the scope to what runs inside this module.
-    """
-    return Scope(recipe_map(recipe), policy, min_q_len, backend, model)

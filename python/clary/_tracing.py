@@ -3,27 +3,35 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable
 from typing import Any
 
-from .errors import NoGradient
+from .errors import NoGradient, Unsupported
 
-_GRADIENT = ("clary: {} requires a gradient, and quantized attention has none; allowed: torch.no_grad(), "
-             "torch.inference_mode(), or .detach()")  # fmt: skip
+_GRADIENT = ("clary: {}, and quantized attention has none; allowed: torch.no_grad(), torch.inference_mode(), or "
+             ".detach()")  # fmt: skip
 
 
-def refuse_gradients(arrays: dict[str, Any]) -> None:
-    """An output without grad_fn would leave what comes before it untrained, without a word."""
-    torch = sys.modules["torch"]
-    if not torch.is_grad_enabled():
+def refuse(what: str, arrays: dict[str, Any]) -> None:
+    """An output without grad_fn would leave what comes before it untrained, one without a tangent would be a constant,
+    without a word; and tensors inside torch.func's transforms have no memory that could be read."""
+    from . import torch_ops
+
+    torch = torch_ops.torch
+    grad, transform, forward = torch.is_grad_enabled(), torch_ops.transforming(), torch_ops.forward_mode()
+    if not (grad or transform or forward):
         return
     for name, array in arrays.items():
-        if array is not None and getattr(array, "requires_grad", False):
-            raise NoGradient(_GRADIENT.format(name))
+        if array is None or not isinstance(array, torch.Tensor):
+            continue
+        if transform and torch_ops.is_wrapped(array):
+            raise Unsupported(f"{what}: {name} is under a transform of torch.func (vmap, ...); allowed: outside")
+        if grad and array.requires_grad:
+            raise NoGradient(_GRADIENT.format(f"{name} requires a gradient"))
+        if forward and torch_ops.has_tangent(array):
+            raise NoGradient(_GRADIENT.format(f"{name} has a tangent"))
 
 
-def active(arrays: Iterable[Any]) -> bool:
+def active(arrays: dict[str, Any]) -> bool:
     """Whether this call must go through PyTorch's dispatcher: under torch.compile, torch.export and other tracers, and
     for tensors that only pretend to hold data."""
     from . import torch_ops

@@ -9,14 +9,20 @@ microseconds.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from . import _attention, _merge, _tracing
-from ._problem import INPUTS, Options
+from ._arrays import TorchFamily
+from ._library import check, lib
+from ._problem import INPUTS, Options, make_params
+from .errors import InvalidArgument
 
 _SCHEMA = (
     "attention(Tensor q, Tensor k, Tensor v, "
@@ -49,6 +55,7 @@ def _attention_now(*flat: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _attention_fake(*flat: Any) -> tuple[torch.Tensor, torch.Tensor]:
     options, arrays, return_lse = _unflatten(flat)
+    _check_fake(options, arrays)
     q, v = arrays["q"], arrays["v"]
     out = q.new_empty((*q.shape[:-1], v.shape[-1]))
     if not return_lse:
@@ -60,10 +67,43 @@ def _attention_fake(*flat: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return out, q.new_empty(lse, dtype=torch.float32)
 
 
+def _check_fake(options: Options, arrays: dict[str, Any]) -> None:
+    """What a call would refuse, refused while tracing: where every size is known, all that the library checks."""
+    q, described = arrays["q"], {}
+    for name, a in arrays.items():
+        if a is None:
+            continue
+        if a.device != q.device:
+            raise InvalidArgument(f"{name} is on {a.device}, but q on {q.device}; allowed: one device for all")
+        dtype, _, shape, strides = TorchFamily.facts(a)
+        described[name] = TorchFamily.describe(name, (dtype, torch.device("cpu"), shape, strides))
+    numbers = [options.causal_offset, *(options.window or ()), options.max_seqlen_q, options.max_seqlen_k]
+    for _, _, _, shape, strides in described.values():
+        numbers += [*shape, *strides]
+    if all(type(n) is int for n in numbers):
+        params, text = make_params(options._replace(backend="auto"), described), ctypes.c_char_p()
+        check(lib.clary_explain(ctypes.byref(params), ctypes.byref(text)))
+
+
+@contextlib.contextmanager
+def _old_guard() -> Iterator[None]:
+    guard = torch._C._AutoDispatchBelowAutograd()
+    try:
+        yield
+    finally:
+        del guard
+
+
+#: In PyTorch 2.0 the guard is no context manager but holds while it lives.
+_guard = torch._C._AutoDispatchBelowAutograd
+if not hasattr(_guard, "__enter__"):
+    _guard = _old_guard
+
+
 def _below_autograd(name: str, inputs: tuple[str, ...]) -> Any:
     def kernel(*flat: Any) -> Any:
-        _tracing.refuse_gradients(dict(zip(inputs, flat)))
-        with torch._C._AutoDispatchBelowAutograd():
+        _tracing.refuse(name, dict(zip(inputs, flat)))
+        with _guard():
             return getattr(torch.ops.clary, name).default(*flat)
 
     return kernel
@@ -92,14 +132,33 @@ compiling = getattr(getattr(torch, "compiler", None), "is_compiling", _no_compil
 _modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 _jit_state = torch._C._get_tracing_state
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_transforms = torch._C._functorch.peek_interpreter_stack
+is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
-def active(arrays: Iterable[Any]) -> bool:
+def transforming() -> bool:
+    """Whether one of torch.func's vmap, grad, jvp, ... is at work; is_wrapped(tensor): whether on this one."""
+    return not compiling() and _transforms() is not None
+
+
+def forward_mode() -> bool:
+    """Whether tensors may have tangents; has_tangent(tensor): whether this one has."""
+    return not compiling() and forward_ad._current_level >= 0
+
+
+def has_tangent(tensor: torch.Tensor) -> bool:
+    return forward_ad.unpack_dual(tensor).tangent is not None
+
+
+def active(arrays: dict[str, Any]) -> bool:
     """Whether a call must go through the dispatcher: somebody traces, or one of the tensors only pretends to hold data
     (a result that is still on its way from another rank is such a one)."""
+    for name, a in arrays.items():
+        if type(a) not in _PLAIN and isinstance(a, torch.Tensor) and a.is_nested:
+            raise InvalidArgument(f"{name}: a nested tensor, {a.layout}; allowed: a dense tensor")
     if compiling() or _modes() > 0 or _jit_state() is not None:
         return True
-    for a in arrays:
+    for a in arrays.values():
         if type(a) in _PLAIN:
             if a.is_meta:
                 return True
