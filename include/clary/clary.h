@@ -63,9 +63,10 @@ typedef enum clary_status {
 CLARY_API const char* clary_status_string(clary_status status);
 /* The text of this thread's last failed call, one line; "" before any failure. Valid until the thread's next call. */
 CLARY_API const char* clary_last_error(void);
-/* "0.1.0" */
+/* "0.1.0" of a release. Between releases with the commit and a digest of changes that are in none, "0.1.0+g4d153a5.d1b2c3d4",
+ * in Python's wheels also with what tells them apart, "0.1.0+cpu.g4d153a5". */
 CLARY_API const char* clary_version(void);
-/* Compiler, build type and backends of this build, one line, unique per build. */
+/* Version, compiler, build type and backends of this build, one line. */
 CLARY_API const char* clary_build_info(void);
 
 /* ---- tensors --------------------------------------------------------------------------------------------------- */

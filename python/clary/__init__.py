@@ -11,10 +11,10 @@ from . import errors
 from ._attention import attention, attention_varlen
 from ._explain import Kernel, explain, kernels, recipes
 from ._library import build_info, get_num_threads, last_kernel, set_num_threads
+from ._library import version as __version__
 from ._merge import merge
 from ._models import patch, sdpa
 from ._packed import KVCache, PackedKV, attention_consume, quantize_kv
-from ._version import __version__
 from .errors import Error, InvalidArgument, NoDevice, NoGradient, Unsupported
 from .recipe_map import RecipeMap
 

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from . import errors
-from ._version import __version__
+from ._version import RELEASE
 
 _HERE = Path(__file__).resolve().parent
 #: Build folders of a source tree, tried in this order when the package is used from one.
@@ -28,7 +28,7 @@ def _candidates() -> list[Path]:
     return found
 
 
-def _load() -> tuple[ctypes.CDLL, str]:
+def _load() -> tuple[ctypes.CDLL, str, str]:
     paths = _candidates()
     if not paths:
         raise ImportError(
@@ -42,12 +42,12 @@ def _load() -> tuple[ctypes.CDLL, str]:
     for name in ("clary_last_error", "clary_last_kernel", "clary_build_info", "clary_version"):
         getattr(lib, name).restype = ctypes.c_char_p
     found = lib.clary_version().decode()
-    if found != __version__.split("+")[0]:
-        raise ImportError(f"clary: {paths[0]} is version {found}, but this package is {__version__}")
-    return lib, str(paths[0])
+    if found.split("+")[0] != RELEASE:
+        raise ImportError(f"clary: {paths[0]} is version {found}, but this package is {RELEASE}")
+    return lib, str(paths[0]), found
 
 
-lib, path = _load()
+lib, path, version = _load()
 
 
 def check(status: int) -> None:

@@ -5,6 +5,8 @@ early."""
 from __future__ import annotations
 
 import ctypes
+import functools
+import json
 from typing import Any
 
 from . import _structs, _tracing
@@ -42,12 +44,12 @@ def _buffer(family: Any, memory: Array, where: tuple[int, int], capacity: int) -
                            data=family.pointer(memory), bytes=memory.shape[0], kv_capacity=capacity)  # fmt: skip
 
 
-def _refuse_tracing(what: str, arrays: dict[str, Array]) -> None:
-    if is_torch(arrays["k" if "k" in arrays else "q"]):
-        _tracing.refuse(what, arrays)
-        if _tracing.active(arrays):
-            raise Unsupported(f"{what}: under torch.compile or another tracer; allowed: clary.attention, or "
-                              "torch.compiler.disable around this call")  # fmt: skip
+def _traced(what: str, arrays: dict[str, Array]) -> bool:
+    """Whether PyTorch is tracing, so that the call must become an operator."""
+    if not is_torch(arrays["k" if "k" in arrays else "q"]):
+        return False
+    _tracing.refuse(what, arrays)
+    return _tracing.active(arrays)
 
 
 class PackedKV:
@@ -56,15 +58,42 @@ class PackedKV:
     Attributes:
         capacity: keys per sequence that there is room for; 0: no more than were packed.
         length: keys of the longest sequence now; on a GPU no fewer than that, and as this object was told (a replayed
-            graph appends without it).
+            CUDA graph appends without it).
         recipe: the recipe in full.
         memory: the packed bytes, a uint8 array (docs/packed_format.md).
     """
 
     def __init__(self, family: Any, options: Options, shapes: dict[str, tuple], capacity: int, length: int):
         self._family, self._options, self._shapes = family, options, shapes  # by "k" and "v": what describe() answers
-        self.capacity, self.length = capacity, length
+        self.capacity, self._length = capacity, length
         self.recipe, self.memory, self._sections = "", None, {}
+        self._text = ""  # all of this but memory and length, for operators, whose arguments are tensors, numbers and texts
+
+    def _describe(self) -> str:
+        return json.dumps([self._options, self._shapes, self.capacity, self.recipe, self._sections])
+
+    @classmethod
+    def _of(cls, text: str, memory: Array) -> PackedKV:
+        """The one that was described, with other memory, whose lengths only that memory knows."""
+        options, shapes, capacity, recipe, sections = _parse(text)
+        made = cls(family_of("memory", memory), options, shapes, capacity, None)
+        if not capacity:  # it takes no more keys
+            made._length = shapes["k"][3][1 if options.layout == "nhd" else 2]
+        made.recipe, made.memory, made._sections, made._text = recipe, memory, sections, text
+        return made
+
+    @property
+    def length(self) -> int:
+        known = self._known_length()
+        if known is None:
+            known = self._length = int(self.lengths.max())
+        return known
+
+    def _known_length(self) -> int | None:
+        """None where a GPU would have to be waited for."""
+        if self._length is None and not self._shapes["k"][1]:
+            return int(max(self.lengths, default=0))
+        return self._length
 
     @property
     def nbytes(self) -> int:
@@ -156,19 +185,28 @@ class PackedKV:
         """`holder` holds q, and alone does, so that q is freed once it is packed."""
         q = holder.pop()
         tokens = 1 if self._options.layout == "nhd" else 2
-        same = causal is True and kv_lengths is None and len(q.shape) == 4 and q.shape[tokens] == self.length
+        arrays = {"q": q, "mask": mask, "kv_lengths": kv_lengths, "alibi_slopes": alibi_slopes, "sinks": sinks, "out": out}
+        traced = _traced("attend", arrays)
+        same = (causal is True and kv_lengths is None and not traced and len(q.shape) == 4
+                and q.shape[tokens] == self.length)  # fmt: skip
         kind, offset, offsets = parse_causal(causal, adopt(causal_offset), same)
+        arrays["causal_offsets"] = offsets
+        if traced:
+            made, lse = _tracing.attend(self, arrays, (kind, offset, parse_window(window)), return_lse)
+            if out is not None:
+                made = out.copy_(made)
+            return (made, lse) if return_lse else made
         options = self._options._replace(causal=kind, causal_offset=offset, window=parse_window(window))
-        arrays = {"q": q, "mask": mask, "kv_lengths": kv_lengths, "alibi_slopes": alibi_slopes, "sinks": sinks,
-                  "causal_offsets": offsets, "out": out}  # fmt: skip
-        _refuse_tracing("attend", arrays)
+        del q
+        return self._attend_now(options, arrays, return_lse)
+
+    def _attend_now(self, options: Options, arrays: dict[str, Array], return_lse: bool) -> Any:
+        out = arrays["out"]
         family = gather(arrays)
         if family is not self._family:
             raise TypeError(f"q: a {family.name}, but K and V were {self._family.name}; allowed: the same kind")
         fresh = tuple(name for name, wanted in (("out", out is None), ("lse", return_lse)) if wanted)
-        # Every length that the buffer may come to hold is planned for, so that a decode step makes no new plan; a mask
-        # must be as wide as the keys that are there.
-        length = self.capacity if self.capacity and mask is None else self.length
+        length = self._planned_length(arrays.get("mask"))
         plan = plan_for(family, options, arrays, fresh, self._fixed(length), one_shot=False)
         if self.capacity not in plan.q_bytes:
             plan.q_bytes[self.capacity] = _layouts(plan, self.capacity)[0].bytes
@@ -176,8 +214,8 @@ class PackedKV:
         params, workspace = plan.bind(family, arrays, self.memory)
         q_packed, kv_packed = _buffer(family, memory, self._shapes["k"][1:3], self.capacity), self._packed()
         check(lib.clary_quantize(ctypes.byref(params), ctypes.byref(q_packed), None, ctypes.byref(kv_packed)))
-        dtype = q.dtype
-        del q, arrays["q"]
+        dtype = arrays["q"].dtype
+        del arrays["q"]
         made = {name: family.empty(plan.shapes[name], dtype if name == "out" else family.float32(memory), self.memory)
                 for name in fresh}  # fmt: skip
         plan.store(params, family, made)
@@ -186,6 +224,19 @@ class PackedKV:
             family.written(out)
         out = made.get("out", out)
         return (out, made["lse"]) if return_lse else out
+
+    def _planned_length(self, mask: Array | None) -> int:
+        """Every length that the buffer may come to hold, so that a decode step makes no new plan; but what is wider than
+        a mask has no key."""
+        width = mask.shape[-1] if mask is not None and len(mask.shape) else 1
+        known = self._known_length()
+        if width == 1:
+            return self.capacity or known
+        if known is None and width < self.capacity:
+            raise InvalidArgument(
+                f"mask: spans {width} keys, and how many there are the GPU knows; allowed: the capacity {self.capacity}"
+            )
+        return max(width, self.capacity if known is None else known)
 
     def append(self, k: Array, v: Array, *, kv_lengths: Array | None = None) -> None:
         """Quantizes further keys behind those that are there, with the smoothing vectors of the first: the same bits as
@@ -200,23 +251,31 @@ class PackedKV:
                 in time only for equal lengths; else the sequence takes no key and attending to it gives NaN.
         """
         arrays = {"k": adopt(k), "v": adopt(v), "kv_lengths": adopt(kv_lengths)}
-        _refuse_tracing("append", arrays)
+        if _traced("append", arrays):
+            _tracing.append(self, arrays)
+            self._length = None
+        else:
+            self._append_now(arrays)
+
+    def _append_now(self, arrays: dict[str, Array]) -> None:
+        ragged = arrays["kv_lengths"] is not None
         family = gather(arrays)
         if family is not self._family:
             raise TypeError(
                 f"k: a {family.name}, but the first K and V were {self._family.name}; allowed: the same kind"
             )
-        tokens, n = self._check_more(arrays, kv_lengths is not None)
+        known = self._known_length()
+        tokens, n = self._check_more(arrays, 0 if ragged or known is None else known)
         dtype, device, index, q_shape = self._shapes["q"]
         q_shape = (*q_shape[:tokens], 0, *q_shape[tokens + 1 :])
         q = ("q", (dtype, device, index, q_shape, contiguous(q_shape)))
         plan = plan_for(family, self._options, arrays, (), (q,), one_shot=False)
         params, _workspace = plan.bind(family, arrays, self.memory)
         check(lib.clary_append_kv(ctypes.byref(params), ctypes.byref(self._packed())))
-        self.length = min(self.length + n, self.capacity)
-        self._read_length(kv_lengths is not None)
+        self._length = None if known is None else min(known + n, self.capacity)
+        self._read_length(ragged)
 
-    def _check_more(self, arrays: dict[str, Array], ragged: bool) -> tuple[int, int]:
+    def _check_more(self, arrays: dict[str, Array], known: int) -> tuple[int, int]:
         """Axis and number of the tokens that append adds, where they fit."""
         tokens, heads = (1, 2) if self._options.layout == "nhd" else (2, 1)
         n = 0
@@ -232,15 +291,23 @@ class PackedKV:
                     )
             if name == "k":
                 n = shape[tokens]
-        if n > self.capacity - (0 if ragged else self.length):
-            raise InvalidArgument(f"k: {n} tokens behind {self.length} pass the capacity; allowed: "
-                                  f"{max(self.capacity - self.length, 0)} more")  # fmt: skip
+        if n > self.capacity - known:
+            raise InvalidArgument(f"k: {n} tokens behind {known} pass the capacity; allowed: "
+                                  f"{max(self.capacity - known, 0)} more")  # fmt: skip
         return tokens, n
 
     def _read_length(self, ragged: bool) -> None:
         """Of ragged sequences the longest may be shorter than the arrays; a GPU is not waited for to know it."""
         if ragged and not self._shapes["k"][1]:
-            self.length = int(max(self.lengths, default=0))
+            self._length = int(max(self.lengths, default=0))
+
+
+@functools.lru_cache(maxsize=256)
+def _parse(text: str) -> tuple[Options, dict[str, tuple], int, str, dict[str, tuple]]:
+    options, shapes, capacity, recipe, sections = json.loads(text)
+    shapes = {name: (*what[:3], tuple(what[3])) for name, what in shapes.items()}
+    sections = {name: (dtype, tuple(shape), offset) for name, (dtype, shape, offset) in sections.items()}
+    return Options(*options), shapes, capacity, recipe, sections
 
 
 def quantize_kv(
@@ -276,7 +343,9 @@ def quantize_kv(
               "q_base": adopt(q_base)}  # fmt: skip
     if q is not None:
         arrays["q"] = q
-    _refuse_tracing("quantize_kv", arrays)
+    if _traced("quantize_kv", arrays):
+        raise Unsupported("quantize_kv: under torch.compile or another tracer, where the size of packed keys is not known; "
+                          "allowed: before, with attend and append in the graph")  # fmt: skip
     capacity = parse_index("capacity", capacity, _CAPACITY)
     family = gather(arrays)
     options = Options(layout=parse_layout(layout), scale=parse_scale(scale), recipe=parse_recipe(recipe),
@@ -307,6 +376,7 @@ def quantize_kv(
     params, _workspace = plan.bind(family, arrays, k)
     check(lib.clary_quantize(ctypes.byref(params), None, ctypes.byref(made._packed()), None))
     made._read_length("kv_lengths" in arrays)
+    made._text = made._describe()
     return made
 
 

@@ -45,6 +45,18 @@ def attention(options: Any, arrays: dict[str, Any], return_lse: bool) -> tuple[A
     return torch_ops.call_attention(options, arrays, return_lse)
 
 
+def attend(packed: Any, arrays: dict[str, Any], options: tuple, return_lse: bool) -> tuple[Any, Any]:
+    from . import torch_packed
+
+    return torch_packed.call_attend(packed, arrays, options, return_lse)
+
+
+def append(packed: Any, arrays: dict[str, Any]) -> None:
+    from . import torch_packed
+
+    torch_packed.call_append(packed, arrays)
+
+
 def merge(*arguments: Any) -> None:
     from . import torch_ops
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package's version: that of CMakeLists.txt and clary.h."""
+"""The release that this is, or comes before: that of CMakeLists.txt and clary.h. What was built in full, the library
+says: clary.__version__."""
 
-__version__ = "0.1.0"
+RELEASE = "0.1.0"

@@ -20,7 +20,6 @@ from typing import Any
 
 from . import _library
 from ._explain import Kernel, explain, kernels
-from ._version import __version__
 
 #: The error that each preset may have on normal data of the self-test's size: twice what docs/accuracy.md records for
 #: it.
@@ -90,7 +89,7 @@ def environment() -> dict[str, Any]:
             p = torch.cuda.get_device_properties(i)
             gpus.append(f"{p.name}, sm{p.major}{p.minor}, {p.total_memory / 2**30:.0f} GiB")
     return {
-        "clary": __version__,
+        "clary": _library.version,
         "build": _library.build_info(),
         "library": f"{_library.path} (sha256 {digest})",
         "python": platform.python_version(),

@@ -56,15 +56,18 @@ def _attention_now(*flat: Any) -> tuple[torch.Tensor, torch.Tensor]:
 def _attention_fake(*flat: Any) -> tuple[torch.Tensor, torch.Tensor]:
     options, arrays, return_lse = _unflatten(flat)
     _check_fake(options, arrays)
-    q, v = arrays["q"], arrays["v"]
-    out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+    return fake_results(arrays["q"], arrays["v"].shape[-1], options.layout, return_lse)
+
+
+def fake_results(q: torch.Tensor, head_dim_v: int, layout: str, return_lse: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and LSE as they will look; without LSE an empty tensor stands in its place."""
     if not return_lse:
         lse = (0,)
     elif q.dim() == 3:
         lse = (q.shape[1], q.shape[0])
     else:
-        lse = (q.shape[0], q.shape[2], q.shape[1]) if options.layout == "nhd" else q.shape[:3]
-    return out, q.new_empty(lse, dtype=torch.float32)
+        lse = (q.shape[0], q.shape[2], q.shape[1]) if layout == "nhd" else q.shape[:3]
+    return q.new_empty((*q.shape[:-1], head_dim_v)), q.new_empty(lse, dtype=torch.float32)
 
 
 def _check_fake(options: Options, arrays: dict[str, Any]) -> None:
@@ -109,7 +112,7 @@ def _below_autograd(name: str, inputs: tuple[str, ...]) -> Any:
     return kernel
 
 
-def _register(schema: str, now: Any, fake: Any, inputs: tuple[str, ...]) -> None:
+def register(schema: str, now: Any, fake: Any, inputs: tuple[str, ...]) -> None:
     tags = [tag for tag in (getattr(torch.Tag, "pt2_compliant_tag", None),) if tag is not None]
     library.define(schema, tags=tags) if tags else library.define(schema)
     name = schema.split("(")[0]
@@ -118,8 +121,8 @@ def _register(schema: str, now: Any, fake: Any, inputs: tuple[str, ...]) -> None
     library.impl(name, _below_autograd(name, inputs), "Autograd")
 
 
-_register(_SCHEMA, _attention_now, _attention_fake, INPUTS)
-_register(_MERGE_SCHEMA, _merge.run, lambda *_: None, ("out_a", "lse_a", "out_b", "lse_b"))
+register(_SCHEMA, _attention_now, _attention_fake, INPUTS)
+register(_MERGE_SCHEMA, _merge.run, lambda *_: None, ("out_a", "lse_a", "out_b", "lse_b"))
 
 
 def _no_compiler() -> bool:

@@ -159,17 +159,6 @@ const char* clary_status_string(clary_status status) {
     return index >= 0 && static_cast<size_t>(index) < std::size(kNames) ? kNames[index] : "unknown";
 }
 
-const char* clary_version(void) { return CLARY_VERSION_TEXT; }
-
-#if defined(__clang__)
-#define CLARY_COMPILER_TEXT "clang " __clang_version__
-#else
-#define CLARY_COMPILER_TEXT "gcc " __VERSION__
-#endif
-const char* clary_build_info(void) {
-    return "clary " CLARY_VERSION_TEXT " " CLARY_COMPILER_TEXT " " CLARY_BUILD_TYPE " backends: " CLARY_BACKENDS;
-}
-
 clary_status clary_context_create(int32_t threads, clary_context** context) {
     return at_edge([&]() -> Status {
         if (context == nullptr) return null_argument("context");

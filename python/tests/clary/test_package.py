@@ -2,6 +2,7 @@
 """What importing does and does not, and how the library is found; names carry the ids of reported failures (P..)."""
 
 import ctypes
+import importlib.metadata
 import os
 import re
 import shutil
@@ -48,13 +49,61 @@ def test_p5_the_loader_says_what_is_wrong(tmp_path):
 def test_a_library_of_another_version_is_refused(tmp_path):
     alone = tmp_path / "clary"
     shutil.copytree(PACKAGE, alone, ignore=shutil.ignore_patterns("lib", "__pycache__"))
-    (alone / "_version.py").write_text('__version__ = "9.9.9"\n')
+    (alone / "_version.py").write_text('RELEASE = "9.9.9"\n')
     done = python("import clary", PYTHONPATH=str(tmp_path), CLARY_LIBRARY=clary._library.path)
-    assert "is version 0.1.0, but this package is 9.9.9" in done.stderr
+    assert f"is version {clary.__version__}, but this package is 9.9.9" in done.stderr
 
 
 def test_p8_version_and_build():
-    assert re.fullmatch(r"\d+\.\d+\.\d+", clary.__version__) and clary.__version__ in clary.build_info()
+    local = r"(\+(cpu\.|cu\d+\.)?(g[0-9a-f]{7,}|unknown)(\.d[0-9a-f]{8})?|\+(cpu|cu\d+))?"
+    assert re.fullmatch(r"\d+\.\d+\.\d+" + local, clary.__version__) and clary.__version__ in clary.build_info()
+    try:
+        installed = importlib.metadata.version("clary")
+    except importlib.metadata.PackageNotFoundError:
+        return  # a source tree
+    assert installed == clary.__version__
+
+
+def test_p8_different_sources_have_different_versions(tmp_path):
+    script = PACKAGE.parents[1] / "cmake" / "ClaryVersion.cmake"
+    if not script.is_file() or shutil.which("git") is None or shutil.which("cmake") is None:
+        pytest.skip("needs the source tree, git and CMake")
+
+    def git(*words):
+        who = ["-c", "user.name=x", "-c", "user.email=x@y"]
+        subprocess.run(["git", "-C", tree, *who, *words], check=True, capture_output=True)
+
+    def version(**more):
+        options = [f"-D{name}={value}" for name, value in {"SOURCE": tree, "BASE": "0.1.0", **more}.items()]
+        done = subprocess.run(["cmake", *options, "-P", script], check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    assert version() == "0.1.0+unknown"
+    git("init", "-q")
+    source = tree / "source"
+    seen = []
+    for text in ("one", "two"):
+        source.write_text(text)
+        git("add", "source")
+        git("commit", "-q", "-m", text)
+        seen.append(version())
+        assert re.fullmatch(r"0\.1\.0\+g[0-9a-f]{7}", seen[-1])
+    for text in ("three", "four"):
+        source.write_text(text)
+        seen.append(version())
+        assert re.fullmatch(re.escape(seen[1]) + r"\.d[0-9a-f]{8}", seen[-1])
+    assert len(set(seen)) == 4
+    assert version(LABEL="cpu") == seen[-1].replace("+", "+cpu.")
+    git("checkout", "-q", "source")
+    git("tag", "v0.1.0")
+    assert (version(), version(LABEL="cpu"), version(GIVEN="7")) == ("0.1.0", "0.1.0+cpu", "7")
+    (tree / "inside").mkdir()
+    assert version(SOURCE=tree / "inside") == "0.1.0+unknown"  # the repository is somebody else's
+    header = tmp_path / "header.h"
+    version(HEADER=header)
+    assert header.read_text() == '#define CLARY_VERSION_TEXT "0.1.0"\n'
 
 
 def test_structs_are_those_of_the_header(tmp_path):

@@ -13,6 +13,7 @@ if not hasattr(torch, "compiler") or not hasattr(torch.library, "opcheck"):
 
 import clary  # noqa: E402
 import clary.torch_ops  # noqa: E402
+import clary.torch_packed  # noqa: E402
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
@@ -180,11 +181,86 @@ def test_autograd_notices_what_was_written():
         assert clary.attention(q, k, v, out=torch.empty_like(q)).shape == q.shape
 
 
-def test_packed_buffers_say_that_they_cannot_be_traced():
-    q, k, v = qkv("cpu")
-    with pytest.raises(Exception, match="quantize_kv: under torch.compile"):
+def caches(device, capacity=64, layers=2, **options):
+    made = []
+    for _ in range(layers):
+        q, k, v = qkv(device, q_len=20)
+        made.append(clary.KVCache(capacity, **options))
+        made[-1].append(k, v, q=q)
+    return made
+
+
+def step(cache, q, k, v):
+    cache.append(k, v)
+    out, lse = cache.attend(q, causal="bottom_right", return_lse=True)
+    return out * 2, lse
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_decoding_in_a_graph_is_eager_decoding(device, backend):
+    """Prefill before, append and attend in the graph: one graph for all steps and layers."""
+    import copy
+
+    compiled = torch.compile(step, fullgraph=True, dynamic=False, backend=backend)
+    with torch.no_grad():
+        ours = caches(device)
+        twins = copy.deepcopy(ours)
+        for n in (1, 1, 1, 1):
+            for cache, twin in zip(ours, twins):
+                q, k, v = qkv(device, q_len=n)
+                for a, b in zip(compiled(cache, q, k, v), step(twin, q, k, v)):
+                    assert torch.equal(a, b)
+        assert [cache.length for cache in ours] == [24, 24]
+        assert all(torch.equal(c.packed.memory, t.packed.memory) for c, t in zip(ours, twins))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_a_cache_in_a_module(device):
+    class Layer(torch.nn.Module):
+        def __init__(self, cache):
+            super().__init__()
+            self.cache = cache
+
+        def forward(self, q, k, v):
+            return step(self.cache, q, k, v)[0]
+
+    with torch.no_grad():
+        layers = torch.nn.ModuleList(Layer(cache) for cache in caches(device))
+        compiled = torch.compile(lambda *t: sum(layer(*t) for layer in layers), fullgraph=True, dynamic=True)
+        for n in (1, 3, 2):
+            q, k, v = qkv(device, q_len=n)
+            assert compiled(q, k, v).shape == q.shape
+        assert [layer.cache.length for layer in layers] == [26, 26]
+
+
+@pytest.mark.parametrize("options", [{}, {"layout": "nhd"}, {"recipe": "int8_fp16"}])
+def test_opcheck_of_packed_keys(device, options):
+    q, k, v = qkv(device)
+    given = [t.transpose(1, 2) if options.get("layout") == "nhd" else t for t in (q, k, v)]
+    packed = clary.quantize_kv(given[1], given[2], q=given[0], capacity=100, **options)
+    mask = torch.rand(40, 100, device=device) < 0.9
+    attend, append = torch.ops.clary.attend.default, torch.ops.clary.append.default
+    for return_lse in (False, True):
+        torch.library.opcheck(attend, (given[0], packed.memory, mask, None, None, None, None, "none", 0, [30, 5],
+                                       packed._text, return_lse))  # fmt: skip
+    torch.library.opcheck(append, (packed.memory, given[1], given[2], None, packed._text))
+
+
+def test_what_graphs_know_of_packed_keys(device):
+    q, k, v = qkv(device)
+    with pytest.raises(Exception, match="quantize_kv: under torch.compile.*size of packed keys is not known"):
         torch.compile(lambda q, k, v: clary.quantize_kv(k, v, q=q).attend(q), backend="eager")(q, k, v)
+    (cache,) = caches(device, layers=1)
+    with pytest.raises(Exception, match="ambiguous"):
+        torch.compile(lambda q: cache.attend(q, causal=True), backend="eager")(q)
     torch._dynamo.utils.counters["graph_break"].clear()
+    with torch.no_grad():
+        for mask in (torch.ones(40, 64, dtype=torch.bool, device=device), torch.ones(1, device=device) > 0):
+            out = torch.compile(lambda q, mask: cache.attend(q, mask=mask), backend="eager", fullgraph=True)(q, mask)
+            assert torch.equal(out, cache.attend(q))
+        out = torch.empty_like(q)
+        torch.compile(lambda q: cache.attend(q, out=out), backend="eager", fullgraph=True)(q)
+        assert torch.equal(out, cache.attend(q))
 
 
 def test_subclasses_and_transforms():

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """SageAttention's public names on Clary. Importing needs no GPU, no Triton, no compiler and no PyTorch."""
 
+from __future__ import annotations
+
 from ._errors import ArgumentError
-from ._version import __version__
 from .core import (
     sageattn,
     sageattn_qk_int8_pv_fp8_cuda,
@@ -24,3 +25,14 @@ __all__ = [
     "sageattn_qk_int8_pv_fp16_triton",
     "sageattn_varlen",
 ]
+
+__version__: str
+
+
+def __getattr__(name: str) -> str:
+    """__version__ is looked up when somebody asks: reading metadata takes longer than all the rest."""
+    if name == "__version__":
+        from ._version import version
+
+        return version()
+    raise AttributeError(f"module 'sageattention' has no attribute {name!r}")
