@@ -39,6 +39,19 @@ CLARY_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
         : "memory");
 }
 
+// Whether it has.
+CLARY_DEVICE bool barrier_test(uint32_t barrier, uint32_t parity) {
+    int done;
+    asm volatile(
+        "{.reg .pred done;\n"
+        "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+        "selp.s32 %0, 1, 0, done;}"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+    return done != 0;
+}
+
 // A box of a tensor to shared memory, first element at (x, y) or (x, y, z), x along rows. Outside of the tensor: zeros.
 CLARY_DEVICE void copy_box(uint32_t to, const CUtensorMap* map, int x, int y, uint32_t barrier) {
     asm volatile(

@@ -45,6 +45,7 @@ std::string refusal(const AttentionDesc& desc) {
     if (r.v_scale == VScale::kChannelTile) return "recipe: v_scale=channel_tile; allowed: token, channel";
     if (desc.q_heads_per_kv() > kGroupRows)
         return fmt::format("q: {} heads for each kv head; allowed: up to {}", desc.q_heads_per_kv(), kGroupRows);
+    if (desc.batch == 0 || desc.q_tokens == 0 || desc.kv_tokens == 0) return "q, k: of 0 tokens; allowed: some";
     const int64_t heads = desc.batch * desc.kv_heads;
     const int64_t rows =
         std::max(heads * (packed_kv_rows(desc, 0).rows + kTileK), desc.batch * desc.q_heads * desc.q_len);

@@ -12,13 +12,12 @@
 //
 // Formulas and numbers are those of gpu/attention/attention_kernel.h, whose results these kernels give bit for bit.
 //
-// Two warpgroups of 64 rows compute; four warps feed them (producers.cuh). Of one warpgroup, time from left to right:
+// Two warpgroups of 64 rows compute; three warps feed them (producers.cuh). Of one warpgroup, time from left to right:
 //
-//   tensor cores   | T(j-1) = P V |        | S(j+1) = Q K |          | T(j) = P V ...
-//   other pipes    | m(j)         | flush, x(j) | exponentials, P(j) | m(j+1) ...
+//   tensor cores   | S(j) = Q K, T(j-1) = P V |                             | S(j+1), T(j) ...
+//   other pipes    | sums              | m(j) | O += T(j-1), P(j) from S(j) | sums     | m(j+1) ...
 //
-// The two warpgroups drift apart until one's products run beside the other's exponentials. The order within a tile keeps
-// 208 registers of results: O and S, and T or, once it is flushed, the base-2 scores that become P.
+// The two warpgroups drift apart until one's products run beside the other's exponentials. 208 registers hold O, S, T and P.
 #pragma once
 
 #include <cmath>
@@ -38,21 +37,23 @@ class Attention {
     using Output = typename L::Output;
     static constexpr Config c = kConfig;
     static constexpr int kD = c.head_dim;
-    static constexpr int kRuns = kTileK / 16;  // of keys: a lane has four scores of a row in each
+    static constexpr int kLateFlush = c.flushes_late() ? kD / 4 : 0,
+                         kEarlyFlush = kD / 2 - kLateFlush;  // registers of T
+    static constexpr int kRuns = kTileK / 16;                // of keys: a lane has four scores of a row in each
     using Scores = int32_t[kTileK / 2];
-    struct RowSums {  // of the lane's two rows; see the members
-        float reference[2], sum[2], exact[2];
-    };
 
   public:
     static constexpr uint32_t kSharedBytes = L::kBytes;
 
     CLARY_DEVICE static void run(const Params& params) {
         if (threadIdx.x == 0) L::init_barriers();
-        if constexpr (c.key_bias)
+        if constexpr (c.key_bias) {
+            constexpr uint32_t kWords = L::kWeightBytes / 4;
             if (params.attention.v_weight == nullptr)  // every key counts the same: 15 of 15
-                for (uint32_t i = threadIdx.x; i < kStages * L::kWeightBytes / 4; i += blockDim.x)
-                    T::store(SharedAddress{L::kWeightsAt + 4 * i}, 0x01010101u * numerics::kWeightUnit);
+                for (uint32_t i = threadIdx.x; i < kStages * kWords; i += blockDim.x)
+                    T::store(SharedAddress{L::tile_at(static_cast<int>(i / kWords)) + L::kWeights + i % kWords * 4},
+                             0x01010101u * numerics::kWeightUnit);
+        }
         __syncthreads();
         if (threadIdx.x >= L::kConsumers) {
             ptx::fewer_registers<c.producer_registers()>();
@@ -85,108 +86,101 @@ class Attention {
     CLARY_DEVICE bool leads() const { return id() % 32 == 0; }
     CLARY_DEVICE int row_in_block(int r) const { return static_cast<int>(id() / 4) + 8 * r; }
 
-    // S of the next tile is on its way while P of this one is made, across the end of a work too: that is finished beside
-    // the first tile of the next. (One loop without branches around products: ptxas keeps them asynchronous.)
+    // (One loop without branches around products: ptxas keeps them asynchronous.)
     CLARY_DEVICE void compute() {
         CLARY_UNROLL
         for (int i = 0; i < kD / 2; ++i) t_[i] = 0;
         ptx::pin(t_);  // before products begin
-        CLARY_UNROLL
-        for (int i = 0; i < kD / 2; ++i) out_[i] = 0;
-        flush_[0] = flush_[1] = 0;
+        clear_out();
         start_rows();
         Scores s;
-        await_tile();
+        ptx::barrier_wait(L::work_full(0), 0);
+        ptx::barrier_wait(L::full(0), 0);
+        ptx::wgmma_fence();
         multiply_keys(s);
         ptx::wgmma_commit();  // no P yet: a group of nothing
         for (;;) {
             const int stage = tiles_.stage();
-            const TileConstants& tile = L::tile(stage);
-            const bool masked = !tile.plain[group_];
-            const bool loud = c.key_bias && L::work(queries_.stage()).loud;
-            float factor[2][2], top[2];  // base 2 per unit of S; maxima of base-2 scores
-            factors(tile, factor);
-
+            const uint32_t flags = L::tile(stage).marks.flags;
+            float factor[2][2];  // [row][64 keys], base 2 per unit of S
+            factors(stage, factor);
             ptx::wgmma_wait<1>();
             ptx::pin(s);
-            if (loud) add_loud_bias(stage, s);
-            if (masked) mask(tile.index * kTileK, s);
-            row_maxima(s, factor, masked, top);
+            if ((flags & (TileConstants::plain(group_) | TileConstants::kLoud)) != TileConstants::plain(group_))
+                [[unlikely]] {
+                if (flags & TileConstants::kLoud) add_loud_bias(stage, s);
+                if ((flags & TileConstants::plain(group_)) == 0) mask(L::tile(stage).index * kTileK, s);
+            }
+            float top[2];  // maxima of base-2 scores
+            row_maxima(s, factor, top);
 
-            ptx::wgmma_wait<0>();
-            ptx::pin(t_);
-            ptx::barrier_arrive_if(tile.begins != Begins::kBlock && leads(), L::empty(tiles_.before().stage()));
-            if (tile.begins != Begins::kNothing) {
-                lay_aside_sums();
-                start_rows();
-            }
-            weigh(top, tile.base);
-            tiles_ = tiles_.next();
-            if (tile.begins == Begins::kNothing) await_tile();
-            if (masked)
-                flush_and_make_p<true>(stage, s, factor, top);
+            // (Late is in both branches of the next line: else ptxas would wait before it looks for the maxima.)
+            if constexpr (!c.waits_late()) await_values(stage);
+            TileSums sums;
+            if ((flags & TileConstants::plain(group_)) == 0) [[unlikely]]
+                sums = flush_and_make_p<true>(stage, s, factor, top);
             else
-                flush_and_make_p<false>(stage, s, factor, top);
-            if (tile.begins != Begins::kNothing) {
-                if (tile.begins == Begins::kWork)
-                    finish(queries_.before().stage());  // its slot may be what the next tile waits for
-                if (L::work(queries_.stage()).b < 0) return;
-                CLARY_UNROLL
-                for (int i = 0; i < kD / 2; ++i) out_[i] = 0;
-                await_tile();
+                sums = flush_and_make_p<false>(stage, s, factor, top);
+            // (Read again rather than kept: registers are short.)
+            const TileConstants::Marks marks = L::tile(stage).marks;
+            tiles_ = tiles_.next();
+            const bool ready = ptx::barrier_test(L::full(tiles_.stage()), tiles_.parity());
+            // Where the tile's maximum lies above the reference, in base 2.
+            float rise[2] = {top[0] + marks.base - reference_[0], top[1] + marks.base - reference_[1]};
+            // (Unusual: a first tile, a rise by more than the slack, NaN, or no key seen before either.)
+            const bool usual = rise[0] <= numerics::kReferenceSlack && rise[1] <= numerics::kReferenceSlack;
+            if (T::any(!usual) || (marks.flags & TileConstants::kFirst)) [[unlikely]] {
+                if (marks.flags & TileConstants::kFirst) {  // O of the work before is complete
+                    flush<kLateFlush>(kEarlyFlush);
+                    if ((marks.flags & TileConstants::kVeryFirst) == 0) finish(works_.before().stage());
+                    if (marks.flags & TileConstants::kEnd) return;
+                    clear_out();
+                    start_rows();
+                }
+                rise[0] = move_reference(0, top[0], marks.base);
+                rise[1] = move_reference(1, top[1], marks.base);
             }
+            if (marks.flags & TileConstants::kLast) [[unlikely]] {
+                works_ = works_.next();
+                ptx::barrier_wait(L::work_full(works_.stage()), works_.parity());
+            }
+            if (!ready) [[unlikely]]
+                ptx::barrier_wait(L::full(tiles_.stage()), tiles_.parity());
+            ptx::wgmma_fence();
             multiply_keys(s);
-            flush_[0] = weight_[0] * tile.value_scale;
-            flush_[1] = weight_[1] * tile.value_scale;
+            if constexpr (kLateFlush > 0) {
+                flush<kLateFlush>(kEarlyFlush);
+                ptx::pin(t_);
+                ptx::wgmma_fence();
+            }
             multiply_values(stage);
+            add_sums(sums, rise, L::tile(stage).value_scale);
         }
     }
 
     // -- rows: two of a lane --
-    CLARY_DEVICE const RowConstants& row(int r) const { return L::row(queries_.stage(), row_in_block(r)); }
     CLARY_DEVICE void start_rows() {
         CLARY_UNROLL
         for (int r = 0; r < 2; ++r) {
             reference_[r] = -kInfinity;
-            sum_[r] = exact_sum_[r] = 0;
+            sum_[r] = exact_sum_[r] = flush_[r] = 0;
         }
     }
-    // What finish() needs of rows whose last T is yet to join O, in shared memory that their O will take.
-    CLARY_DEVICE RowSums& sums_aside() const {
-        return reinterpret_cast<RowSums*>(gpu::clary_shared_memory + scratch().byte)[id() % 32];
-    }
-    CLARY_DEVICE static SharedAddress scratch() {
-        return {L::kOutputAt + static_cast<uint32_t>(T::wave() * Output::kBytes)};
-    }
-    CLARY_DEVICE void lay_aside_sums() const {
-        RowSums& aside = sums_aside();
+    CLARY_DEVICE void clear_out() {
         CLARY_UNROLL
-        for (int r = 0; r < 2; ++r) {
-            aside.reference[r] = reference_[r];
-            aside.sum[r] = sum_[r];
-            aside.exact[r] = exact_sum_[r];
-        }
+        for (int i = 0; i < kD / 2; ++i) out_[i] = 0;
     }
 
     // -- products --
-    // The tile at tiles_ is there, and the next work's Q if that begins with it.
-    CLARY_DEVICE void await_tile() {
-        ptx::barrier_wait(L::full(tiles_.stage()), tiles_.parity());
-        if (L::tile(tiles_.stage()).begins != Begins::kNothing) {
-            queries_ = queries_.next();
-            ptx::barrier_wait(L::query_full(queries_.stage()), queries_.parity());
-        }
-    }
+    // Between a fence and waits. Of the tile at tiles_:
     CLARY_DEVICE void multiply_keys(Scores& s) const {
-        const int stage = tiles_.stage(), query_stage = queries_.stage();
-        const ptx::Matrix q = ptx::matrix<kD>(L::base() + L::kQueriesAt) + query_stage * L::kQueryBytes +
-                              group_ * kGroupRows * kD,
-                          k = ptx::matrix<kD>(L::base() + L::kKeysAt) + stage * L::kKeyBytes;
-        ptx::wgmma_fence();
+        const uint32_t tile = L::base() + L::tile_at(tiles_.stage()), work = L::base() + L::work_at(works_.stage());
+        const ptx::Matrix q = ptx::matrix<kD>(work) + group_ * kGroupRows * kD, k = ptx::matrix<kD>(tile);
         if constexpr (c.key_bias) {
-            const ptx::Matrix repeats = ptx::matrix<32>(L::base() + L::kRepeatsAt) + query_stage * L::kRepeatBytes +
-                                        group_ * kGroupRows * numerics::kDigitColumns;
-            ptx::multiply_s8<false>(s, repeats, ptx::matrix<32>(L::base() + L::kDigitsAt) + stage * L::kDigitBytes);
+            const ptx::Matrix repeats =
+                                  ptx::matrix<32>(work) + L::kRepeats + group_ * kGroupRows * numerics::kDigitColumns,
+                              digits = ptx::matrix<32>(tile) + L::kDigits;
+            ptx::multiply_s8<false>(s, repeats, digits);
         } else {
             ptx::multiply_s8<false>(s, q, k);
         }
@@ -195,27 +189,24 @@ class Attention {
         ptx::wgmma_commit();
     }
     CLARY_DEVICE void multiply_values(int stage) {
-        const ptx::Matrix v = ptx::matrix<kTileK>(L::base() + L::kValuesAt) + stage * L::kValueBytes;
-        CLARY_UNROLL
-        for (int k = 0; k < kTileK / 32; ++k) ptx::pin(p8_[k]);
-        ptx::wgmma_fence();
+        const ptx::Matrix v = ptx::matrix<kTileK>(L::base() + L::tile_at(stage)) + L::kValues;
         ptx::multiply_u8<false>(t_, p8_[0], v);
         CLARY_UNROLL
         for (int k = 1; k < kTileK / 32; ++k) ptx::multiply_u8<true>(t_, p8_[k], v + 32 * k);
         ptx::wgmma_commit();
     }
     // -- S becomes base-2 scores relative to their row's maximum: log2 of what P will be, before rounding --
-    CLARY_DEVICE void factors(const TileConstants& tile, float (&factor)[2][2]) const {
-        const int at = quad();
-        const float keys[2] = {tile.key_scale[at], tile.key_scale[4 + at]};
+    CLARY_DEVICE void factors(int stage, float (&factor)[2][2]) const {
+        const float* const scales = L::tile(stage).key_scale + quad();
+        const float keys[2] = {scales[0], scales[4]};
         CLARY_UNROLL
         for (int r = 0; r < 2; ++r) {
-            const float own = row(r).factor;
+            const float own = L::row(works_.stage(), row_in_block(r)).factor;
             factor[r][0] = own * keys[0];
             factor[r][1] = own * keys[1];
         }
     }
-    CLARY_DEVICE static void row_maxima(const Scores& s, const float (&factor)[2][2], bool masked, float (&top)[2]) {
+    CLARY_DEVICE static void row_maxima(const Scores& s, const float (&factor)[2][2], float (&top)[2]) {
         int32_t high[2][2] = {{kMasked, kMasked}, {kMasked, kMasked}};
         CLARY_UNROLL
         for (int i = 0; i < kTileK / 2; i += 2) {
@@ -225,13 +216,8 @@ class Attention {
         float scaled[2][2];
         CLARY_UNROLL
         for (int r = 0; r < 2; ++r) CLARY_UNROLL
-        for (int g = 0; g < 2; ++g) scaled[r][g] = static_cast<float>(high[r][g]) * factor[r][g];
-        if (masked) {
-            CLARY_UNROLL
-            for (int r = 0; r < 2; ++r) CLARY_UNROLL
-            for (int g = 0; g < 2; ++g)
-                if (high[r][g] == kMasked) scaled[r][g] = -kInfinity;
-        }
+        for (int g = 0; g < 2; ++g)
+            scaled[r][g] = high[r][g] == kMasked ? -kInfinity : static_cast<float>(high[r][g]) * factor[r][g];
         top[0] = T::max(scaled[0][0], scaled[0][1]);
         top[1] = T::max(scaled[1][0], scaled[1][1]);
         CLARY_UNROLL
@@ -240,18 +226,6 @@ class Attention {
             top[0] = T::max(top[0], other[0]);
             top[1] = T::max(top[1], other[1]);
         }
-    }
-    // c of the tile.
-    CLARY_DEVICE void weigh(const float (&top)[2], float base) {
-        float rise[2] = {top[0] + base - reference_[0], top[1] + base - reference_[1]};
-        // (Unusual: a first tile, a rise by more than the slack, NaN, or no key seen before either.)
-        const bool usual = rise[0] <= numerics::kReferenceSlack && rise[1] <= numerics::kReferenceSlack;
-        if (T::any(!usual)) {
-            rise[0] = move_reference(0, top[0], base);
-            rise[1] = move_reference(1, top[1], base);
-        }
-        weight_[0] = T::exp2(rise[0]);
-        weight_[1] = T::exp2(rise[1]);
     }
     // R moves to a first tile, and where the maximum lies far above it. How far above R the maximum lies then.
     CLARY_DEVICE float move_reference(int r, float top, float base) {
@@ -276,12 +250,13 @@ class Attention {
 
     // Rows whose repeat is 0 have no digits in S (see gpu/attention/attention_kernel.h): their bias joins it here.
     CLARY_DEVICE void add_loud_bias(int stage, Scores& s) const {
-        const float loud[2] = {row(0).loud, row(1).loud};
+        const float loud[2] = {L::row(works_.stage(), row_in_block(0)).loud,
+                               L::row(works_.stage(), row_in_block(1)).loud};
         CLARY_UNROLL
         for (int n = 0; n < kTileK / 8; ++n) CLARY_UNROLL
         for (int j = 0; j < 2; ++j) {
             const int key = 8 * n + quad() * 2 + j;
-            const SharedAddress digits{L::kDigitsAt + stage * L::kDigitBytes + static_cast<uint32_t>(key * 32)};
+            const SharedAddress digits{L::tile_at(stage) + L::kDigits + static_cast<uint32_t>(key * 32)};
             int units = 0;
             // Rows of 32 bytes, whose halves the swizzle may have swapped: their sum does not care.
             CLARY_UNROLL
@@ -296,7 +271,8 @@ class Attention {
         CLARY_UNROLL
         for (int r = 0; r < 2; ++r) {
             const int first = first_key + quad() * 2;
-            const gpu::VisibleKeys seen = row(r).keys, keys{seen.begin - first, seen.end - first, seen.keep - first};
+            const gpu::VisibleKeys seen = L::row(works_.stage(), row_in_block(r)).keys,
+                                   keys{seen.begin - first, seen.end - first, seen.keep - first};
             CLARY_UNROLL
             for (int n = 0; n < kTileK / 8; ++n) CLARY_UNROLL
             for (int j = 0; j < 2; ++j)
@@ -304,19 +280,31 @@ class Attention {
         }
     }
 
+    struct TileSums {  // of the lane's part of two rows, in units of the weights
+        int32_t whole[2] = {0, 0};
+        float exact[2] = {0, 0};  // of P before rounding
+    };
     // -- P to bytes, in the order of V's keys, and its row sums; beside it O takes T of the tile before: one block of
     // instructions, in which products of floats and conversions fill the gaps between exponentials --
+    // T of the tile before is there, and its stage is free.
+    CLARY_DEVICE void await_values(int stage) {
+        ptx::wgmma_wait<0>();
+        ptx::pin(t_);
+        ptx::barrier_arrive_if((L::tile(stage).marks.flags & TileConstants::kVeryFirst) == 0 && leads(),
+                               L::empty(tiles_.before().stage()));
+    }
     template <bool masked>
-    CLARY_DEVICE void flush_and_make_p(int stage, const Scores& s, const float (&factor)[2][2], const float (&top)[2]) {
+    CLARY_DEVICE TileSums flush_and_make_p(int stage, const Scores& s, const float (&factor)[2][2],
+                                           const float (&top)[2]) {
+        if constexpr (c.waits_late()) await_values(stage);
         const float shift[2] = {kPLog2Top - top[0], kPLog2Top - top[1]};
-        int32_t whole[2] = {0, 0};
-        float exact[2] = {0, 0};
+        TileSums sums;
         CLARY_UNROLL
         for (int run = 0; run < kRuns; ++run) {
             uint32_t weights = 0x01010101u * numerics::kWeightUnit;
             if constexpr (c.key_bias)
-                weights = T::load<uint32_t>(SharedAddress{L::kWeightsAt + stage * L::kWeightBytes +
-                                                          static_cast<uint32_t>(16 * run + quad() * 4)});
+                weights = T::load<uint32_t>(
+                    SharedAddress{L::tile_at(stage) + L::kWeights + static_cast<uint32_t>(16 * run + quad() * 4)});
             CLARY_UNROLL
             for (int r = 0; r < 2; ++r) {
                 float e[4];
@@ -328,20 +316,28 @@ class Attention {
                 }
                 uint32_t& word = p8_[run / 2][run % 2 * 2 + r];
                 word = T::pack4<gpu::Element::kU8>(e[0], e[1], e[2], e[3]);
-                whole[r] = T::dot4(word, weights, whole[r]);
+                sums.whole[r] = T::dot4(word, weights, sums.whole[r]);
                 if constexpr (c.want_lse) {
                     CLARY_UNROLL
                     for (int j = 0; j < 4; ++j)
-                        exact[r] = T::fma(e[j], static_cast<float>(weights >> (8 * j) & 255u), exact[r]);
+                        sums.exact[r] = T::fma(e[j], static_cast<float>(weights >> (8 * j) & 255u), sums.exact[r]);
                 }
             }
-            flush<kD / 16>(run * (kD / 16));
+            flush<kEarlyFlush / kRuns>(run * (kEarlyFlush / kRuns));
         }
+        CLARY_UNROLL
+        for (int k = 0; k < kTileK / 32; ++k) ptx::pin(p8_[k]);
+        return sums;
+    }
+    // c of the tile, to rows' sums and for O.
+    CLARY_DEVICE void add_sums(const TileSums& sums, const float (&rise)[2], float value_scale) {
         constexpr float kUnit = 1.0f / numerics::kWeightUnit;
         CLARY_UNROLL
         for (int r = 0; r < 2; ++r) {
-            sum_[r] = T::fma(static_cast<float>(whole[r]) * kUnit, weight_[r], sum_[r]);
-            if constexpr (c.want_lse) exact_sum_[r] = T::fma(exact[r] * kUnit, weight_[r], exact_sum_[r]);
+            const float weight = T::exp2(rise[r]);
+            sum_[r] = T::fma(static_cast<float>(sums.whole[r]) * kUnit, weight, sum_[r]);
+            if constexpr (c.want_lse) exact_sum_[r] = T::fma(sums.exact[r] * kUnit, weight, exact_sum_[r]);
+            flush_[r] = weight * value_scale;
         }
     }
     // O += float(T) c, of some registers.
@@ -353,17 +349,16 @@ class Attention {
     }
 
     // -- results --
-    CLARY_DEVICE void finish(int query_stage) {
-        const Work& work = L::work(query_stage);
-        const RowSums sums = sums_aside();
+    CLARY_DEVICE void finish(int slot) {
+        const Work& work = L::work(slot);
         const AttentionDesc& desc = p_.desc;
         float inverse[2], share[2];
         CLARY_UNROLL
         for (int r = 0; r < 2; ++r) {
-            const RowConstants& row = L::row(query_stage, row_in_block(r));
-            const float l = T::row_sum(sums.sum[r]), sum = c.want_lse ? T::row_sum(sums.exact[r]) : l;
+            const RowConstants& row = L::row(slot, row_in_block(r));
+            const float l = T::row_sum(sum_[r]), sum = c.want_lse ? T::row_sum(exact_sum_[r]) : l;
             const gpu::RowResult result =
-                gpu::row_result<T>(l, sum / kPTop, sums.reference[r], row.shift, desc.sinks, row.row.head, work.valid);
+                gpu::row_result<T>(l, sum / kPTop, reference_[r], row.shift, desc.sinks, row.row.head, work.valid);
             inverse[r] = result.inverse;
             share[r] = result.share;
             if (c.want_lse && row_in_block(r) < work.rows && quad() == 0)
@@ -371,36 +366,44 @@ class Attention {
         }
         const int64_t head_channel = (int64_t{work.b} * desc.kv_heads + work.kv_head) * kD;
         const bool by_channel = desc.recipe.v_scale == VScale::kChannel;
-        typename Output::Registers out;
+        using All = gpu::OutputRows<T, typename L::Atom, 1, kD / 8>;
+        typename All::Registers out;
         static_for<kD / 8, 4>([&](auto n, auto i) {
             float o = out_[n * 4 + i] * inverse[i / 2];
-            if (by_channel) o *= p_.v_scale[head_channel + Output::channel_of(n, i)];
+            if (by_channel) o *= p_.v_scale[head_channel + All::channel_of(n, i)];
             out[0][n][i] = o;
         });
-        if (desc.recipe.rotate_v) Output::rotate(out, static_cast<int>(desc.head_dim_v));
+        if (desc.recipe.rotate_v) All::rotate(out, static_cast<int>(desc.head_dim_v));
         if (p_.v_mean)
             static_for<kD / 8, 4>([&](auto n, auto i) {
-                out[0][n][i] = T::fma(p_.v_mean[head_channel + Output::channel_of(n, i)], share[i / 2], out[0][n][i]);
+                out[0][n][i] = T::fma(p_.v_mean[head_channel + All::channel_of(n, i)], share[i / 2], out[0][n][i]);
             });
         const int first = T::wave() * 16;
-        T::wave_sync();
-        Output::store(out, scratch(), desc.out, static_cast<int>(desc.head_dim_v), work.rows - first, [&](int row) {
-            const gpu::Row& at = L::row(query_stage, first + row).row;
-            return work.b * desc.out.batch_stride + at.head * desc.out.head_stride +
-                   (work.q_begin + at.query) * desc.out.token_stride;
+        const SharedAddress scratch{L::kOutputAt + static_cast<uint32_t>(T::wave() * Output::kBytes)};
+        static_for<2>([&](auto half) {
+            typename Output::Registers some;
+            static_for<kD / 16, 4>([&](auto n, auto i) { some[0][n][i] = out[0][half * (kD / 16) + n][i]; });
+            constexpr int kFirstChannel = half * (kD / 2);
+            T::wave_sync();
+            Output::store(some, scratch, desc.out, static_cast<int>(desc.head_dim_v) - kFirstChannel, work.rows - first,
+                          [&](int row) {
+                              const gpu::Row& at = L::row(slot, first + row).row;
+                              return work.b * desc.out.batch_stride + at.head * desc.out.head_stride +
+                                     (work.q_begin + at.query) * desc.out.token_stride +
+                                     kFirstChannel * desc.out.dim_stride;
+                          });
         });
-        ptx::barrier_arrive_if(leads(), L::query_empty(query_stage));
+        ptx::barrier_arrive_if(leads(), L::work_empty(slot));
     }
 
     const gpu::AttentionParams& p_;
     const int group_;  // warpgroup of the thread
     const unsigned id_;
     Ring<kStages> tiles_;
-    Ring<L::kQueryStages> queries_ = Ring<L::kQueryStages>{}.before();  // that S belongs to
+    Ring<kWorks> works_;  // that S belongs to
 
     // Of the lane's two rows.
     float reference_[2];  // R; -inf before the first tile with a visible key
-    float weight_[2];     // c of the tile whose P is made
     float flush_[2];      // c times V's scale of the tile whose T is made
     float sum_[2];        // the lane's part of l, in units of kPTop 2^R
     float exact_sum_[2];  // the same of P before rounding, for the LSE

@@ -13,6 +13,7 @@ inline constexpr int kGroupRows = 64;                    // rows of a warpgroup,
 inline constexpr int kWarpgroups = 2;                    // that compute; one more feeds them
 inline constexpr int kTileQ = kWarpgroups * kGroupRows;  // rows of a block
 inline constexpr int kStages = 3;                        // tiles of K and V on their way or in use
+inline constexpr int kWorks = 3;                         // tiles of Q likewise
 inline constexpr int kThreads = (kWarpgroups + 1) * 128;
 struct Config {
     int head_dim;   // padded, of Q, K and V: 64 or 128
@@ -23,6 +24,10 @@ struct Config {
     // with, 168 of each thread.
     CLARY_HD constexpr int registers() const { return head_dim == 64 ? 216 : 232; }
     CLARY_HD constexpr int producer_registers() const { return 3 * 168 - 2 * registers(); }
+    // How ptxas orders a tile's instructions decides a tenth of the speed, so these are measured (docs/kernels/sm90.md).
+    // Late: T is waited for when the maxima are known; half of T joins O when the next S is under way.
+    CLARY_HD constexpr bool waits_late() const { return head_dim == 128; }
+    CLARY_HD constexpr bool flushes_late() const { return head_dim == 128 && key_bias; }
 };
 
 // The order of work: chunks of heads whose K and V stay in L2, in each the longest rows first.

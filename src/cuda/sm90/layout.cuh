@@ -38,16 +38,21 @@ struct RowConstants {
     gpu::Row row;
 };
 
-// What begins with a tile of keys.
-enum class Begins : uint8_t { kNothing, kWork, kBlock };  // kBlock: its first work
-
 // What a tile of keys needs beside its codes.
-struct alignas(16) TileConstants {
+struct TileConstants {
+    // Flags. The first and the last tile of a work; the first of the block; behind the last of all, a tile of nothing.
+    static constexpr uint32_t kFirst = 1, kLast = 2, kVeryFirst = 4, kEnd = 8;
+    static constexpr uint32_t kLoud = 16;                                                 // some row has repeat 0
+    CLARY_HD static constexpr uint32_t plain(int warpgroup) { return 32u << warpgroup; }  // all rows see all keys
+    struct alignas(8) Marks {
+        float base;
+        uint32_t flags;
+    };
+
     float key_scale[8];  // [64 keys][key % 8 / 2]
-    float base, value_scale;
+    Marks marks;
+    float value_scale;
     int index;  // within the sequence
-    Begins begins;
-    bool plain[kWarpgroups];  // by warpgroup: no mask
 };
 
 // A place in a ring of stages, and the parity of its phase, in one register.
@@ -60,72 +65,77 @@ struct Ring {
     CLARY_DEVICE Ring before() const { return {at == 0 ? 2 * kSize - 1 : at - 1}; }
 };
 
+constexpr uint32_t aligned(size_t bytes, uint32_t to) { return (static_cast<uint32_t>(bytes) + to - 1) / to * to; }
+
 template <Config kConfig>
 struct Layout {
     static constexpr Config c = kConfig;
     static constexpr int kD = c.head_dim;
-    static constexpr int kConsumers = kWarpgroups * 128, kProducers = kThreads - kConsumers;
+    static constexpr int kConsumers = kWarpgroups * 128;
     static constexpr int kRowBytes = kD + (c.key_bias ? numerics::kDigitColumns : 0);  // of Q and K in global memory
     // The accumulators of wgmma lie in a warp's lanes as those of mma.sync.
     using Atom = gpu::Product<T::kChip, gpu::Element::kU8, gpu::Element::kS8, gpu::Element::kS32>;
-    using Output = gpu::OutputRows<T, Atom, 1, kD / 8>;
+    using Output = gpu::OutputRows<T, Atom, 1, kD / 16>;  // half of the channels
 
-    // Bytes of a stage, and where the stages begin. Swizzled tiles begin at multiples of 1024.
-    static constexpr uint32_t kQueryBytes = kTileQ * kD;  // (tile_q, head_dim)
+    // A stage of the ring of tiles, and where it holds what. Swizzled tiles begin at multiples of 1024.
     static constexpr uint32_t kKeyBytes = kTileK * kD;    // (tile_k, head_dim)
     static constexpr uint32_t kValueBytes = kD * kTileK;  // (head_dim, tile_k)
-    static constexpr uint32_t kRepeatBytes = c.key_bias ? kTileQ * numerics::kDigitColumns : 0;
     static constexpr uint32_t kDigitBytes = c.key_bias ? kTileK * numerics::kDigitColumns : 0;
     static constexpr uint32_t kWeightBytes = c.key_bias ? kTileK : 0;
-    static constexpr int kQueryStages = 2;
-    static constexpr uint32_t kQueriesAt = 0;
-    static constexpr uint32_t kKeysAt = kQueriesAt + kQueryStages * kQueryBytes;
-    static constexpr uint32_t kValuesAt = kKeysAt + kStages * kKeyBytes;
-    static constexpr uint32_t kRepeatsAt = kValuesAt + kStages * kValueBytes;
-    static constexpr uint32_t kDigitsAt = kRepeatsAt + kQueryStages * kRepeatBytes;
-    static constexpr uint32_t kWeightsAt = kDigitsAt + kStages * kDigitBytes;
-    static constexpr uint32_t kTilesAt = kWeightsAt + kStages * kWeightBytes;        // TileConstants
-    static constexpr uint32_t kWorkAt = kTilesAt + kStages * sizeof(TileConstants);  // Work
-    static constexpr uint32_t kRowsAt = kWorkAt + kQueryStages * sizeof(Work);       // RowConstants
-    static constexpr uint32_t kBarriersAt =
-        (kRowsAt + kQueryStages * kTileQ * static_cast<uint32_t>(sizeof(RowConstants)) + 7) / 8 * 8;
-    static constexpr uint32_t kOutputAt = (kBarriersAt + (2 * kStages + 2 * kQueryStages) * 8 + 127) / 128 * 128;
+    static constexpr uint32_t kValues = kKeyBytes, kDigits = kValues + kValueBytes, kWeights = kDigits + kDigitBytes,
+                              kConstants = kWeights + kWeightBytes;
+    static constexpr uint32_t kTileBytes = aligned(kConstants + sizeof(TileConstants), 1024);
+    // The same of the ring of works.
+    static constexpr uint32_t kQueryBytes = kTileQ * kD;  // (tile_q, head_dim)
+    static constexpr uint32_t kRepeatBytes = c.key_bias ? kTileQ * numerics::kDigitColumns : 0;
+    static constexpr uint32_t kRepeats = kQueryBytes, kRows = kRepeats + kRepeatBytes,
+                              kWork = kRows + kTileQ * sizeof(RowConstants);
+    static constexpr uint32_t kWorkBytes = aligned(kWork + sizeof(Work), 1024);
+
+    static constexpr uint32_t kWorksAt = kStages * kTileBytes;
+    static constexpr uint32_t kBarriersAt = kWorksAt + kWorks * kWorkBytes;
+    static constexpr uint32_t kOutputAt = aligned(kBarriersAt + (2 * kStages + 3 * kWorks) * 8, 128);
     static constexpr uint32_t kBytes = kOutputAt + kWarpgroups * 4 * Output::kBytes;
     static_assert(kBytes <= 227 * 1024, "fits the machine");
+
+    CLARY_DEVICE static uint32_t tile_at(int stage) { return static_cast<uint32_t>(stage) * kTileBytes; }
+    CLARY_DEVICE static uint32_t work_at(int slot) { return kWorksAt + static_cast<uint32_t>(slot) * kWorkBytes; }
 
     // The first address of shared memory in PTX's numbers.
     CLARY_DEVICE static uint32_t base() {
         return static_cast<uint32_t>(__cvta_generic_to_shared(gpu::clary_shared_memory));
     }
 
-    // -- barriers: a stage is full when its copies and constants are there, and empty when every warp has left it --
+    // -- barriers: a stage is full when its copies and constants are there, and empty when every warp has left it; so are
+    // works, of which a warp first tells the others what they are --
     CLARY_DEVICE static uint32_t full(int stage) { return barrier(stage); }
     CLARY_DEVICE static uint32_t empty(int stage) { return barrier(kStages + stage); }
-    CLARY_DEVICE static uint32_t query_full(int stage) { return barrier(2 * kStages + stage); }
-    CLARY_DEVICE static uint32_t query_empty(int stage) { return barrier(2 * kStages + kQueryStages + stage); }
+    CLARY_DEVICE static uint32_t work_known(int slot) { return barrier(2 * kStages + slot); }
+    CLARY_DEVICE static uint32_t work_full(int slot) { return barrier(2 * kStages + kWorks + slot); }
+    CLARY_DEVICE static uint32_t work_empty(int slot) { return barrier(2 * kStages + 2 * kWorks + slot); }
     CLARY_DEVICE static void init_barriers() {
         for (int stage = 0; stage < kStages; ++stage) {
             ptx::barrier_init(full(stage), 2);  // the warp that copies, and the one that looks up constants
             ptx::barrier_init(empty(stage), kWarpgroups * 4);
         }
-        for (int stage = 0; stage < kQueryStages; ++stage) {
-            ptx::barrier_init(query_full(stage), 3);  // the warp that copies, and two that look up rows
-            ptx::barrier_init(query_empty(stage), kWarpgroups * 4);
+        for (int slot = 0; slot < kWorks; ++slot) {
+            ptx::barrier_init(work_known(slot), 1);
+            ptx::barrier_init(work_full(slot), 2);  // the warp that copies, and the one that looks up rows
+            ptx::barrier_init(work_empty(slot),
+                              kWarpgroups * 4 + 2);  // those that compute, copy, and look up constants
         }
         ptx::barrier_init_done();
     }
 
-    CLARY_DEVICE static Work& work(int stage) { return at<Work>(kWorkAt, stage); }
-    CLARY_DEVICE static TileConstants& tile(int stage) { return at<TileConstants>(kTilesAt, stage); }
-    CLARY_DEVICE static RowConstants& row(int stage, int row) {
-        return at<RowConstants>(kRowsAt, stage * kTileQ + row);
-    }
+    CLARY_DEVICE static Work& work(int slot) { return at<Work>(work_at(slot) + kWork); }
+    CLARY_DEVICE static RowConstants& row(int slot, int row) { return (&at<RowConstants>(work_at(slot) + kRows))[row]; }
+    CLARY_DEVICE static TileConstants& tile(int stage) { return at<TileConstants>(tile_at(stage) + kConstants); }
 
   private:
     CLARY_DEVICE static uint32_t barrier(int index) { return base() + kBarriersAt + static_cast<uint32_t>(index) * 8; }
     template <class X>
-    CLARY_DEVICE static X& at(uint32_t begin, int index) {
-        return reinterpret_cast<X*>(gpu::clary_shared_memory + begin)[index];
+    CLARY_DEVICE static X& at(uint32_t byte) {
+        return *reinterpret_cast<X*>(gpu::clary_shared_memory + byte);
     }
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Four warps that find a block's work and bring everything that it needs into shared memory, ahead of the warpgroups that
-// compute by as many tiles as there are stages. Warp 0 finds work and sets off copies, warp 1 looks up what tiles of keys
-// need beside their codes, warps 2 and 3 what rows need.
+// Warps that find a block's work and bring everything that it needs into shared memory, ahead of the warpgroups that compute
+// by as many tiles and works as the rings hold. Warp 0 sets off copies, warp 1 looks up what tiles of keys need beside their
+// codes, warp 2 finds the works and looks up what their rows need; the fourth of their warpgroup has nothing to do.
 #pragma once
 
 #include "cuda/sm90/layout.cuh"
@@ -13,46 +13,60 @@ template <Config kConfig>
 class Producers {
     using L = Layout<kConfig>;
     static constexpr Config c = kConfig;
-    static constexpr int kBarrier = 1;  // among the four warps
 
   public:
     CLARY_DEVICE explicit Producers(const Params& params)
         : params_(params), p_(params.attention), warp_(T::wave() - L::kConsumers / 32) {}
 
     CLARY_DEVICE void run() {
-        for (int round = 0;; ++round) {
-            const int item = item_of(round), stage = queries_.stage();
-            ptx::barrier_wait(L::query_empty(stage), queries_.parity() ^ 1);
-            Work& work = L::work(stage);
-            if (warp_ == 0 && T::lane() == 0) {
+        if (warp_ == 2)
+            find_works();
+        else if (warp_ < 2)
+            feed();
+    }
+
+  private:
+    // -- warp 2 --
+    CLARY_DEVICE void find_works() {
+        for (int round = 0, item = 0; item >= 0; ++round) {
+            item = item_of(round);
+            const int slot = works_.stage();
+            ptx::barrier_wait(L::work_empty(slot), works_.parity() ^ 1);
+            Work& work = L::work(slot);
+            T::wave_sync();
+            if (T::lane() == 0) {
                 if (item >= 0)
                     find_work(item, work);
                 else
                     work.b = -1;
             }
             T::wave_sync();
-            ptx::named_sync(kBarrier, L::kProducers);
-            const bool rows = item < 0 || work.rows > 0;
-            if (!rows) {
-                ptx::named_sync(kBarrier, L::kProducers);  // all have seen it
-                continue;
+            if (item >= 0 && work.rows <= 0) continue;
+            if (item >= 0) look_up_rows(work, slot);
+            T::wave_sync();
+            if (T::lane() == 0) {
+                ptx::barrier_arrive(L::work_known(slot));
+                ptx::barrier_arrive(L::work_full(slot));
             }
-            if (warp_ == 0) {
-                if (T::lane() == 0) copy(work, stage);
-            } else if (warp_ == 1) {
+            works_ = works_.next();
+        }
+    }
+    // -- warps 0 and 1 --
+    CLARY_DEVICE void feed() {
+        for (bool more = true; more; works_ = works_.next()) {
+            const int slot = works_.stage();
+            ptx::barrier_wait(L::work_known(slot), works_.parity());
+            const Work& work = L::work(slot);
+            more = work.b >= 0;
+            if (warp_ == 1)
                 look_up_tiles(work);
-            } else {
-                if (item >= 0) look_up_rows(work, stage);
-                T::wave_sync();
-                if (T::lane() == 0) ptx::barrier_arrive(L::query_full(stage));
-            }
-            if (item < 0) return;
-            T::wave_sync();  // of the lane that copies and the others
-            queries_ = queries_.next();
+            else if (T::lane() == 0)
+                copy(work, slot);
+            T::wave_sync();
+            if (T::lane() == 0) ptx::barrier_arrive(L::work_empty(slot));
         }
     }
 
-  private:
     // Item of the block's round; odd rounds run backwards, so that every block gets as much. -1: none left.
     CLARY_DEVICE int item_of(int round) const {
         const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
@@ -93,13 +107,14 @@ class Producers {
     CLARY_DEVICE gpu::Row row_of(const Work& work, int row) const {
         return gpu::Row::of(p_.desc, work.kv_head, work.first_row + (row < work.rows ? row : work.rows - 1));
     }
+
     // -- warp 0, one lane: Q, and K and V of every tile. An end of work, or one that must not be read, brings nothing --
-    CLARY_DEVICE void copy(const Work& work, int query_stage) {
+    CLARY_DEVICE void copy(const Work& work, int slot) {
         const bool reads = work.b >= 0 && work.valid;
         if (reads)
-            copy_queries(work, query_stage);
+            copy_queries(work, slot);
         else
-            ptx::barrier_arrive(L::query_full(query_stage));
+            ptx::barrier_arrive(L::work_full(slot));
         const TileRange range = work.b < 0 ? TileRange{0, 0, 1} : work.range;
         for (int tile = range.first(); range.has(tile); tile = range.after(tile)) {
             const int stage = tiles_.stage();
@@ -111,29 +126,23 @@ class Producers {
             tiles_ = tiles_.next();
         }
     }
-    CLARY_DEVICE void copy_queries(const Work& work, int stage) const {
+    CLARY_DEVICE void copy_queries(const Work& work, int slot) const {
         const auto group = static_cast<int>(p_.desc.q_heads_per_kv()), heads = static_cast<int>(p_.desc.q_heads);
         const int head = (p_.q_rows.varlen ? 0 : work.b * heads) + work.kv_head * group;
         const int query = work.q_begin + work.first_row / group;
-        const uint32_t full = L::query_full(stage);
+        const uint32_t full = L::work_full(slot), at = L::base() + L::work_at(slot);
         ptx::barrier_expect(full, static_cast<uint32_t>(params_.schedule.tile_rows * L::kRowBytes));
-        ptx::copy_box(L::base() + L::kQueriesAt + stage * L::kQueryBytes, &params_.queries, 0, head, query, full);
-        if constexpr (c.key_bias)
-            ptx::copy_box(L::base() + L::kRepeatsAt + stage * L::kRepeatBytes, &params_.repeats, L::kD, head, query,
-                          full);
+        ptx::copy_box(at, &params_.queries, 0, head, query, full);
+        if constexpr (c.key_bias) ptx::copy_box(at + L::kRepeats, &params_.repeats, L::kD, head, query, full);
     }
     CLARY_DEVICE void copy_tile(int tile, int stage) const {
-        const uint32_t full = L::full(stage);
+        const uint32_t full = L::full(stage), at = L::base() + L::tile_at(stage);
         const bool weights = c.key_bias && p_.v_weight != nullptr;
         ptx::barrier_expect(full, L::kKeyBytes + L::kDigitBytes + L::kValueBytes + (weights ? L::kWeightBytes : 0));
-        ptx::copy_box(L::base() + L::kKeysAt + stage * L::kKeyBytes, &params_.keys, 0, tile * kTileK, full);
-        if constexpr (c.key_bias)
-            ptx::copy_box(L::base() + L::kDigitsAt + stage * L::kDigitBytes, &params_.digits, L::kD, tile * kTileK,
-                          full);
-        ptx::copy_box(L::base() + L::kValuesAt + stage * L::kValueBytes, &params_.values, 0, tile * L::kD, full);
-        if (weights)
-            ptx::copy_bytes(L::base() + L::kWeightsAt + stage * L::kWeightBytes, p_.v_weight + int64_t{tile} * kTileK,
-                            L::kWeightBytes, full);
+        ptx::copy_box(at, &params_.keys, 0, tile * kTileK, full);
+        if constexpr (c.key_bias) ptx::copy_box(at + L::kDigits, &params_.digits, L::kD, tile * kTileK, full);
+        ptx::copy_box(at + L::kValues, &params_.values, 0, tile * L::kD, full);
+        if (weights) ptx::copy_bytes(at + L::kWeights, p_.v_weight + int64_t{tile} * kTileK, L::kWeightBytes, full);
     }
 
     // -- warp 1 --
@@ -146,12 +155,18 @@ class Producers {
             ptx::barrier_wait(L::empty(stage), tiles_.parity() ^ 1);
             TileConstants& constants = L::tile(stage);
             if (lane < 8) constants.key_scale[lane] = value;
-            if (lane == 8) constants.base = value;
+            if (lane == 8) constants.marks.base = value;
             if (lane == 9) constants.value_scale = value;
             if (lane == 10) {
                 constants.index = tile;
-                constants.begins = tile != range.first() ? Begins::kNothing : begun_ ? Begins::kWork : Begins::kBlock;
-                for (int g = 0; g < kWarpgroups; ++g) constants.plain[g] = work.all[g].has(tile);
+                uint32_t flags = begun_ ? 0 : TileConstants::kVeryFirst;
+                if (tile == range.first()) flags |= TileConstants::kFirst;
+                if (!range.has(range.after(tile))) flags |= TileConstants::kLast;
+                if (work.b < 0) flags |= TileConstants::kEnd;
+                if (work.loud) flags |= TileConstants::kLoud;
+                for (int g = 0; g < kWarpgroups; ++g)
+                    if (work.all[g].has(tile)) flags |= TileConstants::plain(g);
+                constants.marks.flags = flags;
             }
             begun_ = true;
             T::wave_sync();
@@ -165,10 +180,9 @@ class Producers {
         return p_.v_scale && p_.desc.recipe.v_scale == VScale::kToken ? p_.v_scale[tile] : 1.0f;
     }
 
-    // -- warps 2 and 3 --
-    CLARY_DEVICE void look_up_rows(Work& work, int stage) const {
+    CLARY_DEVICE void look_up_rows(Work& work, int slot) const {
         const Sequence sequence = gpu::packed_sequence(p_, work.b);
-        for (int i = (warp_ - 2) * 32 + T::lane(); i < kTileQ; i += 64) {
+        for (int i = T::lane(); i < kTileQ; i += 32) {
             const gpu::Row row = row_of(work, i);
             const int64_t at = p_.q_rows.begin(work.b, row.head, p_.desc.q_heads, sequence.q_begin) + row.query;
             RowConstants constants{.factor = work.valid ? p_.q_scale[at] * p_.a : 0.0f,
@@ -182,7 +196,7 @@ class Producers {
                     constants.loud = p_.q_base[work.b * p_.desc.kv_heads + work.kv_head] * p_.a / constants.factor;
                 }
             }
-            L::row(stage, i) = constants;
+            L::row(slot, i) = constants;
         }
     }
 
@@ -191,7 +205,7 @@ class Producers {
     const int warp_;
     bool begun_ = false;
     Ring<kStages> tiles_;
-    Ring<L::kQueryStages> queries_;
+    Ring<kWorks> works_;
 };
 
 }  // namespace clary::cuda::sm90

@@ -50,16 +50,12 @@ struct OutputRows {
                      run);
         });
         T::wave_sync();
-        constexpr int kPerRow = kChannels / 4;  // lanes that take a row, four channels each
-        static_assert(kWaveRows * kPerRow % T::kLanes == 0);
-        const int64_t size = dtype_size(to.dtype);
-        for (int i = T::lane(); i < kWaveRows * kPerRow; i += T::kLanes) {
-            const int row = i / kPerRow, channel = i % kPerRow * 4;
-            const Four value = T::template load<Four>(scratch + static_cast<uint32_t>(row * kRowBytes + channel * 4));
-            if (row >= rows) continue;
-            store_four(static_cast<char*>(to.data) + (row_offset(row) + channel * to.dim_stride) * size, to, value,
-                       dim - channel);
-        }
+        if (to.dtype == DType::kBF16 && in_fours(to, dim))
+            store_rows<Element::kBf16>(scratch, to, dim, rows, row_offset);
+        else if (to.dtype == DType::kF16 && in_fours(to, dim))
+            store_rows<Element::kF16>(scratch, to, dim, rows, row_offset);
+        else
+            store_any_rows(scratch, to, dim, rows, row_offset);
     }
 
   private:
@@ -73,17 +69,44 @@ struct OutputRows {
         uint32_t a, b;
     };
 
-    CLARY_DEVICE static void store_four(char* at, const Operand& to, const Four& value, int channels) {
-        const auto address = reinterpret_cast<uintptr_t>(at);
-        if (channels >= 4 && to.dim_stride == 1 && to.dtype == DType::kBF16 && address % 8 == 0) {
-            *reinterpret_cast<Halves*>(at) = halves<Element::kBf16>(value);
-        } else if (channels >= 4 && to.dim_stride == 1 && to.dtype == DType::kF16 && address % 8 == 0) {
-            *reinterpret_cast<Halves*>(at) = halves<Element::kF16>(value);
-        } else {
-            const int64_t step = to.dim_stride * dtype_size(to.dtype);
+    static constexpr int kPerRow = kChannels / 4;  // lanes that take a row, four channels each
+    static_assert(kWaveRows * kPerRow % T::kLanes == 0);
+    CLARY_DEVICE static Four load_four(SharedAddress scratch, int row, int channel) {
+        return T::template load<Four>(scratch + static_cast<uint32_t>(row * kRowBytes + channel * 4));
+    }
+    // Whether four channels of 16 bits can be written at once, wherever they lie.
+    CLARY_DEVICE static bool in_fours(const Operand& to, int dim) {
+        const auto address = reinterpret_cast<uintptr_t>(to.data);
+        return to.dim_stride == 1 && dim % 4 == 0 && address % 8 == 0 &&
+               (to.batch_stride | to.head_stride | to.token_stride) % 4 == 0;
+    }
+    // (Unrolled: the loads of many rows are under way at once.)
+    template <Element kTo, class RowOffset>
+    CLARY_DEVICE static void store_rows(SharedAddress scratch, const Operand& to, int dim, int rows,
+                                        const RowOffset& row_offset) {
+        CLARY_UNROLL
+        for (int first = 0; first < kWaveRows * kPerRow; first += T::kLanes) {
+            const int i = first + T::lane(), row = i / kPerRow, channel = i % kPerRow * 4;
+            const Four value = load_four(scratch, row, channel);
+            if (row < rows && channel < dim)
+                *reinterpret_cast<Halves*>(static_cast<char*>(to.data) + (row_offset(row) + channel) * 2) =
+                    halves<kTo>(value);
+        }
+    }
+    template <class RowOffset>
+    CLARY_DEVICE static void store_any_rows(SharedAddress scratch, const Operand& to, int dim, int rows,
+                                            const RowOffset& row_offset) {
+        const int64_t size = dtype_size(to.dtype);
+        for (int i = T::lane(); i < kWaveRows * kPerRow; i += T::kLanes) {
+            const int row = i / kPerRow, channel = i % kPerRow * 4;
+            const Four value = load_four(scratch, row, channel);
+            if (row >= rows) continue;
             CLARY_UNROLL
             for (int j = 0; j < 4; ++j)
-                if (j < channels) store_element(at + j * step, to.dtype, value.x[j]);
+                if (channel + j < dim)
+                    store_element(
+                        static_cast<char*>(to.data) + (row_offset(row) + (channel + j) * to.dim_stride) * size,
+                        to.dtype, value.x[j]);
         }
     }
     template <Element kTo>
