@@ -67,7 +67,7 @@ class PackedKV:
         self._family, self._options, self._shapes = family, options, shapes  # by "k" and "v": what describe() answers
         self.capacity, self._length = capacity, length
         self.recipe, self.memory, self._sections = "", None, {}
-        self._text = ""  # all of this but memory and length, for operators, whose arguments are tensors, numbers and texts
+        self._text = ""  # all of this but memory and length, for operators: they take tensors, numbers and texts
 
     def _describe(self) -> str:
         return json.dumps([self._options, self._shapes, self.capacity, self.recipe, self._sections])
@@ -185,7 +185,8 @@ class PackedKV:
         """`holder` holds q, and alone does, so that q is freed once it is packed."""
         q = holder.pop()
         tokens = 1 if self._options.layout == "nhd" else 2
-        arrays = {"q": q, "mask": mask, "kv_lengths": kv_lengths, "alibi_slopes": alibi_slopes, "sinks": sinks, "out": out}
+        arrays = {"q": q, "mask": mask, "kv_lengths": kv_lengths, "alibi_slopes": alibi_slopes, "sinks": sinks,
+                  "out": out}  # fmt: skip
         traced = _traced("attend", arrays)
         same = (causal is True and kv_lengths is None and not traced and len(q.shape) == 4
                 and q.shape[tokens] == self.length)  # fmt: skip
@@ -226,8 +227,8 @@ class PackedKV:
         return (out, made["lse"]) if return_lse else out
 
     def _planned_length(self, mask: Array | None) -> int:
-        """Every length that the buffer may come to hold, so that a decode step makes no new plan; but what is wider than
-        a mask has no key."""
+        """Every length that the buffer may come to hold, so that a decode step makes no new plan; but what is beyond a
+        mask has no key."""
         width = mask.shape[-1] if mask is not None and len(mask.shape) else 1
         known = self._known_length()
         if width == 1:
@@ -344,8 +345,8 @@ def quantize_kv(
     if q is not None:
         arrays["q"] = q
     if _traced("quantize_kv", arrays):
-        raise Unsupported("quantize_kv: under torch.compile or another tracer, where the size of packed keys is not known; "
-                          "allowed: before, with attend and append in the graph")  # fmt: skip
+        raise Unsupported("quantize_kv: under torch.compile or another tracer, where the size of packed keys is not "
+                          "known; allowed: before, with attend and append in the graph")  # fmt: skip
     capacity = parse_index("capacity", capacity, _CAPACITY)
     family = gather(arrays)
     options = Options(layout=parse_layout(layout), scale=parse_scale(scale), recipe=parse_recipe(recipe),

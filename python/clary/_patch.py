@@ -6,6 +6,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import torch
+
 from . import _sdpa
 from ._attention import attention
 from .errors import InvalidArgument
@@ -28,6 +30,8 @@ class _TransformersScope(_sdpa.Scope):
 
     def begin(self) -> _TransformersScope:
         modules = dict(self.model.named_modules())
+        if any("_clary" in module.__dict__ for module in modules.values()):
+            raise InvalidArgument("model: is patched already; allowed: after undo()")
         own = self.recipes.of_modules(modules)
         recipes: dict[str, str] = {}
         for name, module in modules.items():  # parents come first
@@ -84,12 +88,14 @@ def attention_forward(
         reason = "there is a position bias"
     if reason:
         scope.exact(reason)
+        if more.get("softcap") is not None:
+            causal = _is_causal(module, is_causal, attention_mask, query)
+            dropout *= module.training
+            return _capped(query, key, value, attention_mask, dropout, scaling, causal, more["softcap"]), None
         return ALL_ATTENTION_FUNCTIONS["sdpa"](
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **more
         )
-    if is_causal is None:
-        is_causal = getattr(module, "is_causal", True)
-    causal = bool(is_causal) and attention_mask is None and query.shape[2] > 1
+    causal = _is_causal(module, is_causal, attention_mask, query)
     if attention_mask is not None and attention_mask.dim() == 4:
         attention_mask = attention_mask[:, :, :, : key.shape[2]]
     sinks = more.get("s_aux")
@@ -106,3 +112,28 @@ def attention_forward(
         backend=scope.backend,
     )
     return out.transpose(1, 2).contiguous(), None
+
+
+def _is_causal(module: Any, is_causal: bool | None, mask: Any, query: Any) -> bool:
+    """As for transformers' own "sdpa": a mask holds what is causal; without one the module says."""
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    return bool(is_causal) and mask is None and query.shape[2] > 1
+
+
+def _capped(q: Any, k: Any, v: Any, mask: Any, dropout: float, scaling: float | None, causal: bool,
+            softcap: float) -> Any:  # fmt: skip
+    """Exact attention with capped scores, which neither Clary nor PyTorch's function has: written out, in fp32."""
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    scores = q.float() @ k.float().transpose(2, 3) * (q.shape[-1] ** -0.5 if scaling is None else scaling)
+    scores = torch.tanh(scores / softcap) * softcap
+    if causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+    if mask is not None:
+        mask = mask[..., : k.shape[2]]
+        if mask.dtype == torch.bool:
+            scores = scores.masked_fill(~mask, torch.finfo(torch.float32).min)
+        else:
+            scores = scores + mask
+    weights = torch.nn.functional.dropout(scores.softmax(-1), dropout)
+    return (weights.to(v.dtype) @ v).transpose(1, 2).contiguous()

@@ -88,7 +88,10 @@ class Scope:
 
     def _hook_modules(self) -> None:
         modules = dict(self.model.named_modules())
-        for name, recipe in self.recipes.of_modules(modules).items():
+        recipes = self.recipes.of_modules(modules)
+        for name, _ in self.model.named_children():  # models are entered by other methods too: vae.decode()
+            recipes.setdefault(name, self.recipes.default)
+        for name, recipe in recipes.items():
             self._hooks.append(modules[name].register_forward_pre_hook(functools.partial(self._enter, recipe)))
             self._hooks.append(modules[name].register_forward_hook(self._leave, **_ALWAYS))
 

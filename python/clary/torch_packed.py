@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators over packed keys, for graphs in which a cache grows and is attended to: torch.ops.clary.attend and
-torch.ops.clary.append. The packed bytes are a tensor; what else there is to know of them is a text (PackedKV._text), the
-same at every step and for every layer that looks alike, so that nothing is compiled twice."""
+torch.ops.clary.append. The packed bytes are a tensor; what else there is to know of them is a text (PackedKV._text),
+the same at every step and for every layer that looks alike, so that nothing is compiled twice."""
 
 from __future__ import annotations
 

@@ -71,6 +71,51 @@ def test_training_and_dropout_go_the_exact_way():
     assert patched.calls == {"exact: a gradient is required": 1}
 
 
+def test_capped_scores_go_an_exact_way_of_their_own():
+    """Gemma 2's, which PyTorch's own attention does not have either."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.Gemma2Config(hidden_size=64, intermediate_size=64, num_hidden_layers=2, vocab_size=100,
+                                       num_attention_heads=4, num_key_value_heads=2, head_dim=16, sliding_window=8,
+                                       query_pre_attn_scalar=1, attn_logit_softcapping=2.0)  # fmt: skip
+    model = transformers.Gemma2ForCausalLM(config).eval()
+    ids, padding = torch.randint(5, 90, (2, 40)), torch.ones(2, 40, dtype=torch.long)
+    padding[0, :9] = 0
+    for options in ({}, {"attention_mask": padding}):
+        before = model(ids, **options).logits
+        with clary.patch(model) as patched:
+            out = model(ids, **options).logits
+        seen = padding.bool() if options else torch.ones_like(padding).bool()
+        assert torch.allclose(out[seen], before[seen], atol=1e-4)
+        assert patched.calls == {"exact: scores are capped (softcap)": 2}
+    with clary.patch(model, policy="raise"), pytest.raises(clary.Unsupported, match="capped"):
+        model(ids)
+
+
+def test_models_that_are_not_entered_by_forward():
+    diffusers = pytest.importorskip("diffusers")
+    vae = diffusers.AutoencoderKL(block_out_channels=(32, 64), down_block_types=("DownEncoderBlock2D",) * 2,
+                                  up_block_types=("UpDecoderBlock2D",) * 2, norm_num_groups=8).eval()  # fmt: skip
+    image = torch.randn(1, 3, 32, 32)
+    for call in (lambda: vae.encode(image).latent_dist.mean, lambda: vae(image).sample):
+        before = call()
+        with clary.patch(vae, "int8_int8") as patched:
+            out = call()
+        assert patched.calls["int8_int8"] >= 1
+        close(out, before)
+    with clary.patch(vae, {"layers": {"encoder.mid_block": "exact"}}) as patched:
+        vae(image)
+    assert patched.calls == {"exact": 1, "auto": 1}
+
+
+def test_one_patch_at_a_time():
+    model = llama(1)
+    with clary.patch(model):
+        with pytest.raises(clary.InvalidArgument, match="model: is patched already; allowed: after undo"):
+            clary.patch(model, "int8_fp16")
+        model(torch.randint(0, 500, (1, 9)))
+    clary.patch(model).undo()
+
+
 def test_attention_sinks_of_gpt_oss():
     transformers = pytest.importorskip("transformers")
     config = transformers.GptOssConfig(hidden_size=64, intermediate_size=64, num_hidden_layers=2, vocab_size=300,

@@ -8,6 +8,7 @@ import torch
 from attention import close, exact, make
 
 import sageattention
+import sageattn3
 from sageattention import _formats, sageattn, sageattn_qk_int8_pv_fp8_cuda, sageattn_varlen
 
 DENSE = [name for name in sageattention.__all__ if name.startswith("sageattn") and name != "sageattn_varlen"]
@@ -43,6 +44,66 @@ def test_mixed_devices(error):
     for tensors, name in (((q, k.to("meta"), v), "k"), ((q, k, v.to("meta")), "v"), ((q.to("meta"), k, v), "k")):
         with pytest.raises(error, match=f"{name} is on .*allowed: one device"):
             sageattn(*tensors)
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_masks_that_are_none(name):
+    """The text has the argument's own name."""
+    q, k, v = make()
+    for mask, error, text in [
+        ([1], TypeError, "attn_mask: list; allowed: torch.Tensor or None"),
+        (torch.ones(200, dtype=torch.int64), ValueError, "attn_mask: dtype torch.int64; allowed: bool, float16"),
+        (torch.ones(200, dtype=torch.float64), ValueError, "attn_mask: dtype torch.float64"),
+        (torch.ones(200, device="meta"), AssertionError, "attn_mask is on meta, but q on cpu"),
+    ]:
+        with pytest.raises(error, match=f"{name}: {text}"):
+            getattr(sageattention, name)(q, k, v, attn_mask=mask)
+
+
+EVERY = [*DENSE, "sageattn_varlen", "sageattn3_blackwell"]
+
+
+def call(name, q, k, v, **options):
+    """Of [batch, heads, tokens, dim] tensors, of which a packed batch is made for sageattn_varlen."""
+    if name != "sageattn_varlen":
+        return getattr(sageattn3 if name == "sageattn3_blackwell" else sageattention, name)(q, k, v, **options)
+    batch, heads, q_len, dim = q.shape
+    kv_len = k.shape[2]
+    cu = [torch.arange(batch + 1, dtype=torch.int32, device=q.device) * n for n in (q_len, kv_len)]
+    packed = [x.transpose(1, 2).reshape(-1, x.shape[1], dim) for x in (q, k, v)]
+    out = sageattention.sageattn_varlen(*packed, *cu, q_len, kv_len, **options)
+    return out.view(batch, q_len, heads, dim).transpose(1, 2)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_what_every_function_does_with_odd_tensors(device, name):
+    q, k, v = make(device=device)
+    expected = call(name, q, k, v)
+    close(expected, exact(q, k, v)[0])
+    single = call(name, *(x.float() for x in (q, k, v)))  # fp32
+    assert single.dtype == torch.float32
+    close(single, expected)
+    turned = [x.transpose(2, 3).contiguous().transpose(2, 3) for x in (q, k, v)]  # last dimension not contiguous
+    assert not turned[0].is_contiguous() and torch.equal(call(name, *turned), expected)
+    if name != "sageattn_varlen":
+        nhd = call(name, *(x.transpose(1, 2) for x in (q, k, v)), tensor_layout="NHD")
+        assert torch.equal(nhd.transpose(1, 2), expected)
+    assert call(name, q[:, :, :0], k, v).shape == q[:, :, :0].shape  # no queries, no keys, no batch
+    assert (call(name, q, k[:, :, :0], v[:, :, :0]) == 0).all()
+    assert call(name, q[:0], k[:0], v[:0]).shape == q[:0].shape
+    for wrong in (torch.float64, torch.int32, torch.int8, torch.bool):
+        for which in range(3):
+            tensors = [x.to(wrong) if i == which else x for i, x in enumerate((q, k, v))]
+            with pytest.raises(sageattention.ArgumentError, match=f"{name}: {'qkv'[which]}: dtype {wrong}"):
+                call(name, *tensors)
+    for which in (1, 2):
+        tensors = [x.to("meta") if i == which else x for i, x in enumerate((q, k, v))]
+        with pytest.raises(sageattention.ArgumentError, match=f"{name}: {'qkv'[which]} is on meta"):
+            call(name, *tensors)
+    with pytest.raises(TypeError, match="no_such_word"):
+        call(name, q, k, v, no_such_word=1)
+    with pytest.raises(ValueError, match=f"{name}: tensor_layout: 'BHND'"):
+        call(name, q, k, v, tensor_layout="BHND")
 
 
 @pytest.mark.gpu

@@ -269,6 +269,18 @@ def _check_tensors(function: str, q: torch.Tensor, k: torch.Tensor, v: torch.Ten
             raise ArgumentError(f"{function}: {name}: dtype {x.dtype}; allowed: float16, bfloat16, float32")
 
 
+def _check_mask(function: str, mask: torch.Tensor, q: torch.Tensor) -> None:
+    """What Clary would say under the name that it has for masks."""
+    if not hasattr(mask, "is_cuda"):
+        raise TypeError(f"{function}: attn_mask: {type(mask).__name__}; allowed: torch.Tensor or None")
+    if mask.device != q.device:
+        raise ArgumentError(
+            f"{function}: attn_mask is on {mask.device}, but q on {q.device}; allowed: one device for all"
+        )
+    if str(mask.dtype) not in ("torch.bool", "torch.float16", "torch.bfloat16", "torch.float32"):
+        raise ValueError(f"{function}: attn_mask: dtype {mask.dtype}; allowed: bool, float16, bfloat16, float32")
+
+
 def _dense(
     function: str,
     format_name: str,
@@ -290,6 +302,8 @@ def _dense(
         )
     softmax = _hosts.parse(function, *asked)
     _check_tensors(function, q, k, v)
+    if attn_mask is not None:
+        _check_mask(function, attn_mask, q)
     if recipe is None:
         recipe = _formats.choose(function, format_name, q.device.type, q.shape[-1], bool(smooth_v))
         if recipe is None:
