@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import functools
 import logging
+import threading
 from typing import Any
 
 import torch
@@ -34,6 +35,13 @@ _short_cut = getattr(torch.backends, "mha", None)  # since PyTorch 2.1
 _short_cut_before = True
 
 
+def thread() -> int:
+    return threading.get_ident()
+
+
+thread._dynamo_marked_constant = True  # as torch.compiler.assume_constant_result does
+
+
 class Scope:
     """What ``clary.sdpa`` and ``clary.patch`` give: a context manager, and what happened.
 
@@ -55,13 +63,13 @@ class Scope:
             raise InvalidArgument("recipes: 'layers' needs the model that they are in; allowed: sdpa(..., model=model)")
         self.recipes, self.policy, self.min_q_len, self.backend, self.model = recipes, policy, min_q_len, backend, model
         self.calls: collections.Counter = collections.Counter()
-        self._stack: list[str] = []  # recipes of the modules that are running, innermost last
+        self._stacks: dict[int, list[str]] = {}  # by thread: recipes of the modules that are running, innermost last
         self._hooks: list[Any] = []
         self._reasons: set[str] = set()
 
     def current(self) -> str | None:
-        if self._stack:
-            return self._stack[-1]
+        if stack := self._stacks.get(thread()):
+            return stack[-1]
         return self.recipes.default if self.model is None else None
 
     def begin(self) -> Scope:
@@ -77,7 +85,7 @@ class Scope:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        self._stack.clear()
+        self._stacks.clear()
         _remove(self)
 
     def __enter__(self) -> Scope:
@@ -96,10 +104,10 @@ class Scope:
             self._hooks.append(modules[name].register_forward_hook(self._leave, **_ALWAYS))
 
     def _enter(self, recipe: str, *_: Any) -> None:
-        self._stack.append(recipe)
+        self._stacks.setdefault(thread(), []).append(recipe)
 
     def _leave(self, *_: Any) -> None:
-        self._stack.pop()
+        self._stacks[thread()].pop()
 
     def note(self, what: str) -> None:
         if not torch_ops.compiling():

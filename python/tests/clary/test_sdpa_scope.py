@@ -153,6 +153,39 @@ def test_wrong_maps(tmp_path):
                 pass
 
 
+def test_models_in_several_threads_keep_their_recipes():
+    """And calls outside of a scope's model stay exact."""
+    import threading
+    import time
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            time.sleep(0.001)  # others run
+            return F.scaled_dot_product_attention(x, x, x)
+
+    x = torch.randn(1, 2, 20, 64)
+    models = [Model(), Model()]
+    exact = F.scaled_dot_product_attention(x, x, x)
+    plain = []
+
+    def work(function):
+        with torch.no_grad():
+            for _ in range(20):
+                plain.append(function(x))
+
+    scopes = [clary.sdpa(recipe, model=model) for recipe, model in zip(("int8_int8", "exact"), models)]
+    with scopes[0], scopes[1]:
+        for jobs in (models, (models[0], lambda x: (time.sleep(0.001), F.scaled_dot_product_attention(x, x, x))[1])):
+            plain.clear()
+            threads = [threading.Thread(target=work, args=(job,)) for job in jobs]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert sum(torch.equal(out, exact) for out in plain) == 20
+    assert (scopes[0].calls, scopes[1].calls) == ({"int8_int8": 40}, {"exact": 20})
+
+
 @pytest.mark.skipif(not NEW, reason="torch.compile as of PyTorch 2.4")
 @pytest.mark.parametrize("limited", [False, True])
 def test_compiled_inside_a_scope(limited, device):
