@@ -6,9 +6,43 @@
 namespace clary::cpu {
 namespace {
 
-int64_t blocks_per_head(const Tier& tier, const AttentionDesc& desc) {
-    return (desc.q_len * desc.q_heads_per_kv() + tier.block - 1) / tier.block;
+// A sequence of few queries is cut along its keys, so that its cache is read by all threads. Pieces have a fixed length, or
+// the least power of two times it that makes no more than kMaxPieces: results do not depend on the number of threads or on
+// other sequences, and memory for unfinished results not on the length.
+constexpr int64_t kFewQueries = 16;
+constexpr int64_t kPieceKeys = 2048;
+constexpr int64_t kMaxPieces = 16;
+
+struct Pieces {
+    int64_t tiles, tiles_each, count;
+    Pieces(const AttentionDesc& desc, const Sequence& s)
+        : tiles((s.kv_len + desc.recipe.tile - 1) / desc.recipe.tile), tiles_each(tiles), count(1) {
+        if (s.q_len > kFewQueries || s.kv_len <= kPieceKeys) return;
+        tiles_each = kPieceKeys / desc.recipe.tile;
+        while (tiles_each * kMaxPieces < tiles) tiles_each *= 2;
+        count = (tiles + tiles_each - 1) / tiles_each;
+    }
+};
+
+int64_t blocks_of(const Tier& tier, const AttentionDesc& desc, int64_t q_len) {
+    return (q_len * desc.q_heads_per_kv() + tier.block - 1) / tier.block;
 }
+
+// Unfinished results [sequence, kv head, block of few queries, piece].
+struct Partials {
+    Partials(const Tier& tier, const AttentionDesc& desc, void* base) : memory(static_cast<float*>(base)) {
+        const int64_t q_len = std::min(desc.q_len, kFewQueries), rows = q_len * desc.q_heads_per_kv();
+        blocks = blocks_of(tier, desc, q_len);
+        // A cache may hold more keys than desc says, but packed sequences cannot.
+        const bool cut =
+            q_len > 0 && (desc.q_len <= kFewQueries || desc.varlen()) && (!desc.varlen() || desc.kv_len > kPieceKeys);
+        floats = cut ? tier.partial_floats(desc, static_cast<int>(std::min<int64_t>(rows, tier.block))) : 0;
+        bytes = desc.batch * desc.kv_heads * blocks * kMaxPieces * floats * static_cast<int64_t>(sizeof(float));
+    }
+    float* of(int64_t head, int64_t block) const { return memory + (head * blocks + block) * kMaxPieces * floats; }
+    float* memory;
+    int64_t blocks, floats, bytes;
+};
 
 AttendProblem problem_of(const AttentionDesc& desc, int64_t kv_capacity, const void* packed_q, const void* packed_kv) {
     const PackedLayout q = packed_q_layout(desc), kv = packed_kv_layout(desc, kv_capacity);
@@ -39,30 +73,59 @@ AttendProblem problem_of(const AttentionDesc& desc, int64_t kv_capacity, const v
 }  // namespace
 
 int64_t attend_workspace(const Tier& tier, const AttentionDesc& desc, const Context& context) {
-    return tier.attend_scratch(desc) * context.threads();
+    return Partials(tier, desc, nullptr).bytes + tier.attend_scratch(desc) * context.threads();
 }
 
 Status attend(const Tier& tier, const Call& call, int64_t kv_capacity, const void* packed_q, const void* packed_kv) {
     const AttentionDesc& desc = call.desc;
     const AttendProblem problem = problem_of(desc, kv_capacity, packed_q, packed_kv);
-    const int64_t blocks = blocks_per_head(tier, desc);
-    const int64_t scratch = tier.attend_scratch(desc);
-    call.context.parallel_for(desc.batch * desc.kv_heads * blocks, [&](int64_t piece, int thread) {
-        const int64_t head = piece / blocks;
-        const int64_t block = blocks - 1 - piece % blocks;  // causal: the longest of a head first
-        AttendTask task{.b = head / desc.kv_heads,
-                        .kv_head = head % desc.kv_heads,
-                        .first_row = block * tier.block,
-                        .rows = 0,
-                        .sequence = {}};
-        // A cache knows its lengths; kv_lengths may see less.
-        task.sequence =
-            desc.kv_lengths.given() ? sequence_of(desc, task.b) : sequence_of(desc, task.b, problem.lengths[task.b]);
-        const int64_t rows = task.sequence.q_len * desc.q_heads_per_kv() - task.first_row;
-        if (rows <= 0) return;
-        task.rows = static_cast<int>(std::min<int64_t>(rows, tier.block));
-        tier.attend(problem, task, static_cast<char*>(call.workspace) + thread * scratch);
-    });
+    const Partials partials(tier, desc, call.workspace);
+    const auto scratch_of = [&, bytes = tier.attend_scratch(desc)](int thread) {
+        return static_cast<char*>(call.workspace) + partials.bytes + thread * bytes;
+    };
+    // A cache knows its lengths; kv_lengths may see less.
+    const auto sequence = [&](int64_t b) {
+        return desc.kv_lengths.given() ? sequence_of(desc, b) : sequence_of(desc, b, problem.lengths[b]);
+    };
+    int64_t most_pieces = 1;
+    for (int64_t b = 0; b < desc.batch; ++b) most_pieces = std::max(most_pieces, Pieces(desc, sequence(b)).count);
+
+    // work(task, pieces, thread) for each block of queries and for each piece of its keys, or once; `head` counts over the
+    // batch.
+    const auto each_task = [&](int64_t blocks, int64_t pieces, const auto& work) {
+        call.context.parallel_for(desc.batch * desc.kv_heads * pieces * blocks, [&](int64_t i, int thread) {
+            const int64_t head = i / blocks / pieces, piece = i / blocks % pieces;
+            const int64_t block = blocks - 1 - i % blocks;  // causal: the longest of a head first
+            AttendTask task{.b = head / desc.kv_heads,
+                            .kv_head = head % desc.kv_heads,
+                            .first_row = block * tier.block,
+                            .rows = 0,
+                            .sequence = sequence(head / desc.kv_heads),
+                            .first_tile = 0,
+                            .end_tile = 0,
+                            .partial = nullptr};
+            const int64_t rows = task.sequence.q_len * desc.q_heads_per_kv() - task.first_row;
+            if (rows <= 0) return;
+            task.rows = static_cast<int>(std::min<int64_t>(rows, tier.block));
+            work(task, Pieces(desc, task.sequence), head, block, piece, thread);
+        });
+    };
+    const int64_t blocks = blocks_of(tier, desc, desc.q_len);
+    each_task(blocks, most_pieces,
+              [&](AttendTask& task, const Pieces& pieces, int64_t head, int64_t block, int64_t piece, int thread) {
+                  if (piece >= pieces.count) return;
+                  task.first_tile = piece * pieces.tiles_each;
+                  task.end_tile = std::min(pieces.tiles, task.first_tile + pieces.tiles_each);
+                  if (pieces.count > 1) task.partial = partials.of(head, block) + piece * partials.floats;
+                  tier.attend(problem, task, scratch_of(thread));
+              });
+    if (most_pieces == 1) return Status::ok();
+    each_task(partials.blocks, 1,
+              [&](const AttendTask& task, const Pieces& pieces, int64_t head, int64_t block, int64_t, int thread) {
+                  if (pieces.count > 1)
+                      tier.join(problem, task, partials.of(head, block), partials.floats, pieces.count,
+                                scratch_of(thread));
+              });
     return Status::ok();
 }
 

@@ -15,6 +15,15 @@
 // f = q_scale * a is a lane's factor, base the tile's bias base. P of a tile depends on no other tile (tile-local maxima,
 // docs/decisions/0002-int8-pv-default.md), so results do not depend on how tiles are cut into tasks.
 //
+// Few queries (decoding) would leave most lanes empty: then a query takes L = 4 neighbouring lanes, which hold four steps of
+// a dot product, and after their sum four keys of x or four channels of O. "Part": 4 lanes, 128 bits.
+//
+//     L    a vector of x         of P                          of O              K or V are spread
+//     1    1 key x queries       4 bytes of keys x queries     1 channel         1 word to all lanes
+//     4    4 keys x queries / 4  4 x 4 bytes x queries / 4     4 channels        4 words to each part
+//
+// The keys of one task may be a piece of a sequence's (cpu/attend.cc): its O, l and R are saved, and joined with the others'.
+//
 // Working set of one task at head dim 64, tile 128, 32 queries: x 16 KiB, P 4 KiB, O 8 KiB, Q 2 KiB, K and V tile 8 KiB
 // each. The same template serves all tiers (V: cpu/<tier>/vec.h) and recipes (kQk, kPv).
 #pragma once
@@ -35,21 +44,27 @@
 
 namespace clary::cpu {
 
-// C vectors of queries per task.
-template <class V, Format kQk, Format kPv, int C>
+// C vectors of queries per task, L lanes per query.
+template <class V, Format kQk, Format kPv, int C, int L>
 class AttentionKernel {
     using F = typename V::F;
     using I = typename V::I;
     using M = typename V::M;
-    static constexpr int kWidth = C * V::kLanes;  // queries of the block
+    static constexpr int kWidth = C * V::kLanes;
+    static constexpr int kOutWidth = L == 1 ? kWidth : V::kLanes;  // lanes of a finished block, one for each query
+    static_assert(L == 1 || (L == 4 && kWidth / L <= kOutWidth));
     static constexpr bool kIntQk = kQk == Format::kInt8;
     static constexpr bool kIntPv = kPv == Format::kInt8;
     static constexpr float kInfinity = std::numeric_limits<float>::infinity();
     // P is a byte 255 2^.., or a float 2^..
     static constexpr float kPLog2Top = kIntPv ? numerics::kPUint8Log2Max : 0.0f;
     static constexpr float kPTop = kIntPv ? numerics::kPUint8Max : 1.0f;
+    // Channels of O and keys of x per inner block. PV in floats has an accumulator for each L channels, else for each one.
+    static constexpr int kKeys = V::kRows, kChannels = kIntPv || L == 1 ? V::kRows : kDimMultiple;
 
   public:
+    static constexpr int kQueries = kWidth / L;  // of the block
+
     AttentionKernel(const AttendProblem& problem, const AttendTask& task, void* scratch)
         : p_(problem),
           t_(task),
@@ -59,11 +74,15 @@ class AttentionKernel {
 
     static int64_t scratch_bytes(const AttentionDesc& desc) { return Buffers(desc, nullptr).bytes; }
 
+    // Floats of an unfinished result: R, l, l before rounding, O.
+    static int64_t partial_floats(const AttentionDesc& desc) {
+        return (round_up(desc.head_dim_v, kDimMultiple) / L + 3) * kWidth;
+    }
+
     void run() {
         load_queries();
         set_ranges();
-        const int64_t tiles = (t_.sequence.kv_len + tile_ - 1) / tile_;
-        for (int64_t tile = 0; tile < tiles; ++tile) {
+        for (int64_t tile = t_.first_tile; tile < t_.end_tile; ++tile) {
             const int64_t first_key = tile * tile_;
             if (first_key >= keep_max_ && (first_key + tile_ <= begin_min_ || first_key >= end_max_)) continue;
             const int keys = keys_to_compute(first_key);
@@ -73,6 +92,16 @@ class AttentionKernel {
             if (moved) rescale_output();
             accumulate(tile, keys);
         }
+        if (t_.partial)
+            save(t_.partial);
+        else
+            finish();
+    }
+
+    // The result of `count` saved pieces of the keys, first to last, `stride` floats apart.
+    void join(const float* partials, int64_t stride, int64_t count) {
+        load_queries();
+        for (int64_t i = 0; i < count; ++i) add(partials + i * stride);
         finish();
     }
 
@@ -84,43 +113,75 @@ class AttentionKernel {
             const int64_t dim = round_up(desc.head_dim, kDimMultiple), dim_v = round_up(desc.head_dim_v, kDimMultiple);
             const int64_t tile = desc.recipe.tile;
             q = scratch.take<float>(dim * kWidth);  // (dim, kWidth) fp32, or (dim / kDot, kWidth) code operands
-            x = scratch.take<float>(std::max<int64_t>(tile * kWidth, V::kLanes * dim_v));  // (tile, kWidth)
-            p = scratch.take<int32_t>(kIntPv ? tile / V::kDot * kWidth : 0);               // (tile / kDot, kWidth)
-            o = scratch.take<float>(dim_v * kWidth);                                       // (dim_v, kWidth)
-            bias = scratch.take<float>(desc.biased() || desc.recipe.key_bias() ? tile * kWidth : 0);
+            x = scratch.take<float>(std::max(tile / L * kWidth, V::kLanes * dim_v));  // (tile / L, kWidth)
+            p = scratch.take<int32_t>(kIntPv ? tile / V::kDot / L * kWidth : 0);      // (tile / kDot / L, kWidth)
+            // (tile, kWidth), each P in all lanes of its query
+            p_lanes = scratch.take<float>(kIntPv || L == 1 ? 0 : tile * kWidth);
+            o = scratch.take<float>(dim_v / L * kWidth);                // (dim_v / L, kWidth)
+            out = L == 1 ? o : scratch.take<float>(dim_v * kOutWidth);  // (dim_v, kOutWidth)
+            bias = scratch.take<float>(desc.biased() || desc.recipe.key_bias() ? tile / L * kWidth : 0);
             v_tile = scratch.take<float>(kPv == Format::kFp16 || kPv == Format::kBf16 ? tile * dim_v : 0);
             k_operand = scratch.take<char>(kIntQk ? tile * dim * V::kRowScratch : 0);
             v_operand = scratch.take<char>(kIntPv ? tile * dim_v * V::kRowScratch : 0);
             bytes = scratch.bytes();
         }
-        float *q, *x, *o, *bias, *v_tile;
+        float *q, *x, *p_lanes, *o, *out, *bias, *v_tile;
         int32_t* p;
         char *k_operand, *v_operand;
         int64_t bytes;
     };
 
-    // -- queries --
-    int64_t q_head(int lane) const {
-        const int64_t group = desc_.q_heads_per_kv();
-        return t_.kv_head * group + (t_.first_row + lane) % group;
+    // kLanes elements from p on: L = 1: all the first one; L = 4: the four in each part.
+    static I spread(const void* from) {
+        if constexpr (L == 4) return V::spread4(static_cast<const int32_t*>(from));
+        int32_t word;
+        std::memcpy(&word, from, sizeof(word));
+        return V::set1(word);
     }
-    int64_t query(int lane) const { return (t_.first_row + lane) / desc_.q_heads_per_kv(); }
+    static F spread(const float* from) {
+        if constexpr (L == 4) return V::spread4(from);
+        return V::set1(*from);
+    }
+    template <int R>
+    [[gnu::always_inline]] static void dot(I (&sum)[R][C], const int32_t* rows, int64_t row_stride,
+                                           const int32_t* lanes, int64_t steps) {
+        if constexpr (L == 1)
+            dot_block<V, R, C>(sum, rows, row_stride, lanes, steps);
+        else
+            part_block<V, R, C>(sum, rows, row_stride, lanes, steps);
+    }
+    // Row r of a block of sums that an inner block left: for L = 4 of the four rows from 4 r on, with their parts summed.
+    template <typename X, int R>
+    [[gnu::always_inline]] static X summed(const X (&sum)[R][C], int r, int c) {
+        if constexpr (L == 4) return V::sum4(sum[4 * r][c], sum[4 * r + 1][c], sum[4 * r + 2][c], sum[4 * r + 3][c]);
+        return sum[r][c];
+    }
+
+    // -- queries --
+    int64_t q_head(int row) const {
+        const int64_t group = desc_.q_heads_per_kv();
+        return t_.kv_head * group + (t_.first_row + row) % group;
+    }
+    int64_t query(int row) const { return (t_.first_row + row) / desc_.q_heads_per_kv(); }
 
     void load_queries() {
-        std::memset(buffers_.q, 0, static_cast<size_t>(p_.dim * kWidth) * sizeof(float));
-        std::memset(buffers_.o, 0, static_cast<size_t>(p_.dim_v * kWidth) * sizeof(float));
+        std::memset(buffers_.q, 0, static_cast<size_t>(p_.dim / L * kWidth) * sizeof(float));
+        std::memset(buffers_.o, 0, static_cast<size_t>(p_.dim_v / L * kWidth) * sizeof(float));
         for (int lane = 0; lane < kWidth; ++lane) {
+            const int r = lane / L;
             factor_[lane] = p_.a;
             pair_[lane] = 0;
             float_bias_[lane] = 0;
             shift_[lane] = 0;
             reference_[lane] = -kInfinity;
             sum_[lane] = exact_sum_[lane] = 0;
-            if (lane >= t_.rows) continue;
-            const int64_t row = p_.q_rows.begin(t_.b, q_head(lane), desc_.q_heads, t_.sequence.q_begin) + query(lane);
+            if (r >= t_.rows) continue;
+            const int64_t row = p_.q_rows.begin(t_.b, q_head(r), desc_.q_heads, t_.sequence.q_begin) + query(r);
+            const int64_t step = lane % L;  // its words are step, step + L, ...
             if constexpr (kIntQk) {
-                V::spread_codes(static_cast<const int8_t*>(p_.q_codes) + row * p_.dim, p_.dim,
-                                reinterpret_cast<int32_t*>(buffers_.q) + lane, kWidth);
+                const auto* const codes = static_cast<const int8_t*>(p_.q_codes) + row * p_.dim;
+                for (int64_t i = step; i < p_.dim / V::kDot; i += L)
+                    reinterpret_cast<int32_t*>(buffers_.q)[i / L * kWidth + lane] = V::code_word(codes + i * V::kDot);
                 factor_[lane] = p_.q_scale[row] * p_.a;
                 const int32_t repeat = p_.q_repeat ? p_.q_repeat[row] : 0;
                 pair_[lane] = (repeat & 0xffff) | static_cast<int32_t>(static_cast<uint32_t>(-V::kCodeBias) << 16);
@@ -131,15 +192,15 @@ class AttentionKernel {
                 if (p_.q_shift) shift_[lane] = p_.q_shift[row];
             } else {
                 const float* from = static_cast<const float*>(p_.q_codes) + row * p_.dim;
-                for (int64_t d = 0; d < p_.dim; ++d) buffers_.q[d * kWidth + lane] = from[d];
+                for (int64_t d = step; d < p_.dim; d += L) buffers_.q[d / L * kWidth + lane] = from[d];
             }
         }
     }
 
-    // Visible keys of each lane; lanes past the last row see what row 0 sees (their results are dropped).
+    // Visible keys of each lane; those past the last row see what row 0 sees (their results are dropped).
     void set_ranges() {
         for (int lane = 0; lane < kWidth; ++lane) {
-            const int64_t position = query(lane < t_.rows ? lane : 0) + t_.sequence.offset;
+            const int64_t position = query(lane / L < t_.rows ? lane / L : 0) + t_.sequence.offset;
             ranges_[lane] = key_range(desc_, t_.sequence, position);
             const KeyRange& range = ranges_[lane];
             begin_min_ = lane ? std::min(begin_min_, range.begin) : range.begin;
@@ -174,38 +235,37 @@ class AttentionKernel {
             const int64_t steps = p_.dim / V::kDot;
             I pair[C];
             CLARY_UNROLL for (int c = 0; c < C; ++c) { pair[c] = V::load(pair_ + c * V::kLanes); }
-            for (int key = 0; key < keys; key += V::kRows) {
-                I sum[V::kRows][C];
-                CLARY_UNROLL for (int r = 0; r < V::kRows; ++r) {
-                    int32_t k_pair;  // bias units | sum of codes
-                    std::memcpy(&k_pair, p_.k_pair + 2 * (row + key + r), sizeof(k_pair));
-                    CLARY_UNROLL for (int c = 0; c < C; ++c) {
-                        sum[r][c] = V::dot16(V::zero(), pair[c], V::set1(k_pair));
-                    }
+            for (int key = 0; key < keys; key += kKeys) {
+                I sum[kKeys][C];
+                CLARY_UNROLL for (int r = 0; r < kKeys; ++r) {
+                    CLARY_UNROLL for (int c = 0; c < C; ++c) sum[r][c] = V::zero();
                 }
-                dot_block<V, V::kRows, C>(sum, k + key * steps, steps, reinterpret_cast<const int32_t*>(buffers_.q),
-                                          steps);
-                CLARY_UNROLL for (int r = 0; r < V::kRows; ++r) {
-                    const F k_scale = V::set1(p_.k_scale[row + key + r]);
+                dot(sum, k + key * steps, steps, reinterpret_cast<const int32_t*>(buffers_.q), steps / L);
+                CLARY_UNROLL for (int r = 0; r < kKeys / L; ++r) {
+                    const int at = key + r * L;
+                    const I k_pair = spread(static_cast<const void*>(p_.k_pair + 2 * (row + at)));  // bias units | sum
+                    const F k_scale = spread(p_.k_scale + row + at);
                     CLARY_UNROLL for (int c = 0; c < C; ++c) {
-                        const F x = V::mul(V::to_float(sum[r][c]), k_scale);
+                        const I score = V::dot16(summed(sum, r, c), pair[c], k_pair);
+                        const F x = V::mul(V::to_float(score), k_scale);
                         top[c] = V::max(x, top[c]);
-                        V::store(buffers_.x + (key + r) * kWidth + c * V::kLanes, x);
+                        V::store(buffers_.x + at / L * kWidth + c * V::kLanes, x);
                     }
                 }
             }
         } else {
             const float* k = static_cast<const float*>(p_.k_codes) + row * p_.dim;
-            for (int key = 0; key < keys; key += V::kRows) {
-                F sum[V::kRows][C];
-                CLARY_UNROLL for (int r = 0; r < V::kRows; ++r) {
+            for (int key = 0; key < keys; key += kKeys) {
+                F sum[kKeys][C];
+                CLARY_UNROLL for (int r = 0; r < kKeys; ++r) {
                     CLARY_UNROLL for (int c = 0; c < C; ++c) { sum[r][c] = V::set1(0.0f); }
                 }
-                fma_block<V, V::kRows, C>(sum, k + key * p_.dim, p_.dim, 1, buffers_.q, p_.dim);
-                CLARY_UNROLL for (int r = 0; r < V::kRows; ++r) {
+                fma_block<V, kKeys, C, L>(sum, k + key * p_.dim, p_.dim, L, buffers_.q, p_.dim / L);
+                CLARY_UNROLL for (int r = 0; r < kKeys / L; ++r) {
                     CLARY_UNROLL for (int c = 0; c < C; ++c) {
-                        top[c] = V::max(sum[r][c], top[c]);
-                        V::store(buffers_.x + (key + r) * kWidth + c * V::kLanes, sum[r][c]);
+                        const F x = summed(sum, r, c);
+                        top[c] = V::max(x, top[c]);
+                        V::store(buffers_.x + (key / L + r) * kWidth + c * V::kLanes, x);
                     }
                 }
             }
@@ -214,8 +274,17 @@ class AttentionKernel {
             const F factor = V::load(factor_ + c * V::kLanes);
             V::store(tile_factor_ + c * V::kLanes, factor);
             // -inf * NaN aside, a NaN factor (a poisoned row) makes the maximum NaN, and with it the whole row.
-            V::store(tile_max_ + c * V::kLanes, V::mul(factor, top[c]));
+            V::store(tile_max_ + c * V::kLanes, V::mul(factor, across(top[c])));
         }
+    }
+
+    // The largest of a query's lanes in each of them; NaN where one is.
+    static F across(F x) {
+        if constexpr (L == 4) {
+            x = V::select(V::is_nan(x), x, V::max(x, V::template exchange<1>(x)));
+            x = V::select(V::is_nan(x), x, V::max(x, V::template exchange<2>(x)));
+        }
+        return x;
     }
 
     // -- masks and biases --
@@ -223,10 +292,12 @@ class AttentionKernel {
         const bool biased = desc_.biased() || any_float_bias_;
         if (biased) fill_bias(first_key, keys);
         alignas(64) int32_t begin[kWidth], end[kWidth], keep[kWidth];
-        const auto within = [&](int64_t key) {
-            return static_cast<int32_t>(std::clamp<int64_t>(key - first_key, 0, keys));
-        };
         for (int lane = 0; lane < kWidth; ++lane) {
+            // The first of the lane's own keys, lane % L + L i, that lies at `key` or behind it.
+            const auto within = [&](int64_t key) {
+                const int64_t at = std::clamp<int64_t>(key - first_key, 0, keys);
+                return static_cast<int32_t>((at + L - 1 - lane % L) / L);
+            };
             begin[lane] = within(ranges_[lane].begin);
             end[lane] = within(ranges_[lane].end);
             keep[lane] = within(ranges_[lane].keep_end);
@@ -237,57 +308,54 @@ class AttentionKernel {
             const F factor = V::load(factor_ + at), masked = V::set1(-kInfinity);
             F top = masked;
             M seen = V::none(), nan = V::none();
-            for (int key = 0; key < keys; ++key) {
-                float* const x = buffers_.x + key * kWidth + at;
+            for (int i = 0; i < keys / L; ++i) {
+                float* const x = buffers_.x + i * kWidth + at;
                 F value = V::mul(V::load(x), factor);
                 if (biased) {
                     // A bias of -inf hides the key even where its score is NaN.
-                    const F bias = V::load(buffers_.bias + key * kWidth + at);
+                    const F bias = V::load(buffers_.bias + i * kWidth + at);
                     value = V::select(V::equal(bias, masked), masked, V::add(value, bias));
                 }
-                value = V::select(V::in_range(key, from, to, kept), value, masked);
+                value = V::select(V::in_range(i, from, to, kept), value, masked);
                 V::store(x, value);
                 top = V::max(value, top);
                 seen = V::either(seen, V::not_equal(value, masked));
                 nan = V::either(nan, V::is_nan(value));
             }
             top = V::select(nan, V::set1(std::numeric_limits<float>::quiet_NaN()), top);
-            V::store(tile_max_ + at, V::select(seen, top, masked));
+            V::store(tile_max_ + at, across(V::select(seen, top, masked)));
             V::store(tile_factor_ + at, V::set1(1.0f));
         }
     }
 
     // Boolean and additive masks, ALiBi, and the key bias of rows that it could not ride the MMA for. Base 2.
     void fill_bias(int64_t first_key, int keys) {
-        std::memset(buffers_.bias, 0, static_cast<size_t>(keys * kWidth) * sizeof(float));
+        std::memset(buffers_.bias, 0, static_cast<size_t>(keys / L * kWidth) * sizeof(float));
         const TensorView& m = desc_.mask;
         const int valid = static_cast<int>(std::min<int64_t>(keys, t_.sequence.kv_len - first_key));
-        for (int lane = 0; lane < t_.rows; ++lane) {
-            const int64_t head = q_head(lane), i = query(lane);
-            float* const bias = buffers_.bias + lane;
+        for (int row = 0; row < t_.rows; ++row) {
+            const int64_t head = q_head(row), i = query(row);
+            const auto bias = [&](int key) -> float& { return buffers_.bias[key / L * kWidth + row * L + key % L]; };
             if (desc_.mask_kind != MaskKind::kNone) {
                 const char* at = static_cast<const char*>(m.data) +
                                  (t_.b * m.stride[0] + head * m.stride[1] + i * m.stride[2] + first_key * m.stride[3]) *
                                      dtype_size(m.dtype);
                 const int64_t step = m.stride[3] * dtype_size(m.dtype);
                 for (int key = 0; key < valid; ++key, at += step)
-                    bias[key * kWidth] = desc_.mask_kind == MaskKind::kBoolean
-                                             ? (*at ? 0.0f : -kInfinity)
-                                             : load_element(at, m.dtype) * numerics::kLog2E;
+                    bias(key) = desc_.mask_kind == MaskKind::kBoolean ? (*at ? 0.0f : -kInfinity)
+                                                                      : load_element(at, m.dtype) * numerics::kLog2E;
             }
             if (desc_.alibi_slopes.given()) {
                 const float slope =
                     numerics::kLog2E *
                     static_cast<const float*>(desc_.alibi_slopes.data)[head * desc_.alibi_slopes.stride[0]];
                 const int64_t distance = i + t_.sequence.offset - first_key;
-                for (int key = 0; key < valid; ++key)
-                    bias[key * kWidth] -= slope * static_cast<float>(std::abs(distance - key));
+                for (int key = 0; key < valid; ++key) bias(key) -= slope * static_cast<float>(std::abs(distance - key));
             }
-            if (float_bias_[lane] != 0) {
-                const int64_t row = kv_row() + first_key;
+            if (const float unit = float_bias_[row * L]; unit != 0) {
+                const int64_t first = kv_row() + first_key;
                 for (int key = 0; key < valid; ++key)
-                    bias[key * kWidth] +=
-                        static_cast<float>(p_.k_pair[2 * (row + key)]) * p_.k_scale[row + key] * float_bias_[lane];
+                    bias(key) += static_cast<float>(p_.k_pair[2 * (first + key)]) * p_.k_scale[first + key] * unit;
             }
         }
     }
@@ -298,6 +366,7 @@ class AttentionKernel {
         const F base = V::set1(p_.tile_base ? p_.tile_base[kv_row() / tile_ + tile] : 0.0f);
         const F masked = V::set1(-kInfinity), zero = V::set1(0.0f);
         bool moved = false;
+        if constexpr (kIntPv) set_weights(tile);
         // P of 16 bits is taken against a whole power of two, so that its rounding does not depend on the tile.
         if constexpr (kPv == Format::kFp16 || kPv == Format::kBf16)
             for (float& top : tile_max_) top = std::ceil(top);
@@ -328,8 +397,8 @@ class AttentionKernel {
             const F shift = V::sub(V::set1(kPLog2Top), top_or_zero);
             F l = V::mul(V::load(sum_ + at), rescale);
             F exact_sum = V::set1(0.0f);
-            const F sum = desc_.want_lse ? make_p<true>(tile, keys, at, factor, shift, &exact_sum)
-                                         : make_p<false>(tile, keys, at, factor, shift, &exact_sum);
+            const F sum = desc_.want_lse ? make_p<true>(keys, at, factor, shift, &exact_sum)
+                                         : make_p<false>(keys, at, factor, shift, &exact_sum);
             l = V::fma(sum, weight, l);
             V::store(sum_ + at, l);
             const F exact = V::mul(V::load(exact_sum_ + at), rescale);
@@ -340,69 +409,96 @@ class AttentionKernel {
 
     // Returns the row sum of P as rounded; *exact_sum, for the LSE: as it was before rounding.
     template <bool kWantLse>
-    F make_p(int64_t tile, int keys, int at, F factor, F shift, F* exact_sum) {
+    F make_p(int keys, int at, F factor, F shift, F* exact_sum) {
         if constexpr (kIntPv)
-            return make_p_bytes<kWantLse>(tile, keys, at, factor, shift, exact_sum);
+            return make_p_bytes<kWantLse>(keys, at, factor, shift, exact_sum);
         else
             return make_p_floats<kWantLse>(keys, at, factor, shift, exact_sum);
     }
 
     // P = round(255 2^(x - m)) as dot operands, in the order of V's tokens; sums are weighted per token.
     template <bool kWantLse>
-    F make_p_bytes(int64_t tile, int keys, int at, F factor, F shift, F* exact_sum) {
-        static constexpr uint8_t kOnes[4] = {1, 1, 1, 1};
-        const bool weighted = p_.v_weight != nullptr;
-        const uint8_t* weights = weighted ? p_.v_weight + kv_row() + tile * tile_ : kOnes;
+    F make_p_bytes(int keys, int at, F factor, F shift, F* exact_sum) {
         I sum = V::zero();
-        for (int position = 0; position < keys; position += 4) {
+        for (int position = 0; position < keys; position += 4 * L) {
             I p[4];
             CLARY_UNROLL for (int i = 0; i < 4; ++i) {
-                const int64_t key = numerics::v_token(position + i);
-                const F exact = V::template exp2<4>(V::fma(V::load(buffers_.x + key * kWidth + at), factor, shift));
+                const int64_t key = L == 1 ? numerics::v_token(position + i) : position + i * L;
+                const F x = V::load(buffers_.x + key / L * kWidth + at);
+                const F exact = V::template exp2<4>(V::fma(x, factor, shift));
                 p[i] = V::round(exact);
-                if constexpr (kWantLse)
-                    *exact_sum =
-                        V::fma(exact, V::set1(weighted ? static_cast<float>(weights[position + i]) : 1.0f), *exact_sum);
+                if constexpr (kWantLse) *exact_sum = V::fma(exact, spread(key_weight_ + key), *exact_sum);
             }
-            int32_t* const to = buffers_.p + position / V::kDot * kWidth + at;
-            V::store_p(to, kWidth, p[0], p[1], p[2], p[3]);
-            sum = V::weigh(sum, to, kWidth, weights + (weighted ? position : 0));
+            int32_t* const to = buffers_.p + position / V::kDot / L * kWidth + at;
+            if constexpr (L == 1)
+                V::store_p(to, kWidth, p[0], p[1], p[2], p[3]);
+            else
+                V::store_p_run(to, kWidth, p[0], p[1], p[2], p[3]);
+            CLARY_UNROLL for (int step = 0; step < 4 / V::kDot; ++step) {
+                const I operand = V::load(to + step * kWidth);
+                const int32_t* const weight = weights_ + position / V::kDot + step * L;
+                CLARY_UNROLL for (int i = 0; i < V::kWeightParts; ++i) {
+                    sum = V::dot(sum, operand, spread(static_cast<const void*>(weight + i * (tile_ / V::kDot))));
+                }
+            }
         }
-        const F total = V::to_float(sum);
-        if (weighted) *exact_sum = V::mul(*exact_sum, V::set1(1.0f / numerics::kWeightUnit));
-        return weighted ? V::mul(total, V::set1(1.0f / numerics::kWeightUnit)) : total;
+        const F unit = V::set1(p_.v_weight ? 1.0f / numerics::kWeightUnit : 1.0f);
+        *exact_sum = V::mul(*exact_sum, unit);
+        return V::mul(V::to_float(sum), unit);
     }
+
+    // The tile's weights of V as operands of dot(), and in the order of the keys.
+    void set_weights(int64_t tile) {
+        static constexpr Ones kOnes;
+        const uint8_t* const weights = p_.v_weight ? p_.v_weight + kv_row() + tile * tile_ : kOnes.weight;
+        V::weight_operands(weights, tile_, weights_);
+        if (desc_.want_lse)
+            for (int position = 0; position < tile_; ++position)
+                key_weight_[numerics::v_token(position)] = static_cast<float>(weights[position]);
+    }
+    struct Ones {
+        uint8_t weight[kMaxTile];
+        constexpr Ones() : weight() { std::fill(weight, weight + kMaxTile, uint8_t{1}); }
+    };
 
     // Scores beyond this lose bits that P needs: x f - m is then formed from products rounded as the maximum was.
     static constexpr float kLargeScore = 4096.0f;  // base 2; half a unit in the last place is 2^-12
 
     void subtract_maximum(int keys, int at, F factor, F top) {
-        for (int key = 0; key < keys; ++key) {
-            float* const x = buffers_.x + key * kWidth + at;
+        for (int i = 0; i < keys / L; ++i) {
+            float* const x = buffers_.x + i * kWidth + at;
             V::store(x, V::sub(V::mul(V::load(x), factor), top));
         }
     }
 
-    // P = 2^(x - m), rounded to the format of PV, in place of x.
+    // P = 2^(x - m), rounded to the format of PV, in place of x; L = 4: in p_lanes.
     template <bool kWantLse>
     F make_p_floats(int keys, int at, F factor, F shift, F* exact_sum) {
         F sum = V::set1(0.0f);
-        for (int key = 0; key < keys; ++key) {
-            float* const x = buffers_.x + key * kWidth + at;
+        for (int i = 0; i < keys / L; ++i) {
+            float* const x = buffers_.x + i * kWidth + at;
             const F exact = V::template exp2 < kPv == Format::kFp32 ? 6 : 4 > (V::fma(V::load(x), factor, shift));
             F p = exact;
             if constexpr (kPv == Format::kFp16) p = V::round_fp16(exact);
             if constexpr (kPv == Format::kBf16) p = V::round_bf16(exact);
             if constexpr (kWantLse) *exact_sum = V::add(*exact_sum, exact);
-            V::store(x, p);
+            if constexpr (L == 1) {
+                V::store(x, p);
+            } else {
+                float* const to = buffers_.p_lanes + i * L * kWidth + at;
+                V::store(to, V::template splat4<0>(p));
+                V::store(to + kWidth, V::template splat4<1>(p));
+                V::store(to + 2 * kWidth, V::template splat4<2>(p));
+                V::store(to + 3 * kWidth, V::template splat4<3>(p));
+            }
             sum = V::add(sum, p);
         }
         return sum;
     }
 
     void rescale_output() {
-        for (int64_t d = 0; d < p_.dim_v; ++d) CLARY_UNROLL for (int c = 0; c < C; ++c) {
-                float* const o = buffers_.o + d * kWidth + c * V::kLanes;
+        for (int64_t i = 0; i < p_.dim_v / L; ++i) CLARY_UNROLL for (int c = 0; c < C; ++c) {
+                float* const o = buffers_.o + i * kWidth + c * V::kLanes;
                 V::store(o, V::mul(V::load(o), V::load(rescale_ + c * V::kLanes)));
             }
     }
@@ -420,36 +516,37 @@ class AttentionKernel {
             if (tile_scale) weight[c] = V::mul(weight[c], V::set1(p_.v_scale[tile_index]));
         }
         load_values(tile_index, kv_row() + tile * tile_, keys);
-        for (int64_t d = 0; d < p_.dim_v; d += V::kRows) {
-            F value[V::kRows][C];
+        for (int64_t d = 0; d < p_.dim_v; d += kChannels) {
+            F value[kChannels / L][C];
             value_block(value, d, keys);
-            CLARY_UNROLL for (int r = 0; r < V::kRows; ++r) {
+            CLARY_UNROLL for (int r = 0; r < kChannels / L; ++r) {
                 CLARY_UNROLL for (int c = 0; c < C; ++c) {
-                    float* const o = buffers_.o + (d + r) * kWidth + c * V::kLanes;
-                    const F w = row_scale ? V::mul(weight[c], V::set1(row_scale[d + r])) : weight[c];
+                    float* const o = buffers_.o + (d / L + r) * kWidth + c * V::kLanes;
+                    const F w = row_scale ? V::mul(weight[c], spread(row_scale + d + r * L)) : weight[c];
                     V::store(o, V::fma(value[r][c], w, V::load(o)));
                 }
             }
         }
     }
 
-    // T of kRows channels from d.
-    [[gnu::always_inline]] void value_block(F (&value)[V::kRows][C], int64_t d, int keys) const {
+    // T of kChannels channels from d.
+    [[gnu::always_inline]] void value_block(F (&value)[kChannels / L][C], int64_t d, int keys) const {
         if constexpr (kIntPv) {
-            I sum[V::kRows][C];
-            CLARY_UNROLL for (int r = 0; r < V::kRows; ++r) {
+            I sum[kChannels][C];
+            CLARY_UNROLL for (int r = 0; r < kChannels; ++r) {
                 CLARY_UNROLL for (int c = 0; c < C; ++c) sum[r][c] = V::zero();
             }
-            dot_block<V, V::kRows, C>(sum, static_cast<const int32_t*>(v_rows_) + d * (tile_ / V::kDot),
-                                      tile_ / V::kDot, buffers_.p, keys / V::kDot);
-            CLARY_UNROLL for (int r = 0; r < V::kRows; ++r) {
-                CLARY_UNROLL for (int c = 0; c < C; ++c) value[r][c] = V::to_float(sum[r][c]);
+            dot(sum, static_cast<const int32_t*>(v_rows_) + d * (tile_ / V::kDot), tile_ / V::kDot, buffers_.p,
+                keys / V::kDot / L);
+            CLARY_UNROLL for (int r = 0; r < kChannels / L; ++r) {
+                CLARY_UNROLL for (int c = 0; c < C; ++c) value[r][c] = V::to_float(summed(sum, r, c));
             }
         } else {
-            CLARY_UNROLL for (int r = 0; r < V::kRows; ++r) {
+            CLARY_UNROLL for (int r = 0; r < kChannels / L; ++r) {
                 CLARY_UNROLL for (int c = 0; c < C; ++c) value[r][c] = V::set1(0.0f);
             }
-            fma_block<V, V::kRows, C>(value, static_cast<const float*>(v_rows_) + d, 1, p_.dim_v, buffers_.x, keys);
+            fma_block<V, kChannels / L, C, L>(value, static_cast<const float*>(v_rows_) + d, L, p_.dim_v,
+                                              L == 1 ? buffers_.x : buffers_.p_lanes, keys);
         }
     }
 
@@ -467,65 +564,102 @@ class AttentionKernel {
         }
     }
 
+    // -- pieces of the keys --
+    void save(float* to) const {
+        for (const float* lanes : {reference_, sum_, exact_sum_}) to = std::copy_n(lanes, kWidth, to);
+        std::copy_n(buffers_.o, p_.dim_v / L * kWidth, to);
+    }
+
+    // Joins a saved piece to what is there already.
+    void add(const float* piece) {
+        const F masked = V::set1(-kInfinity), zero = V::set1(0.0f);
+        CLARY_UNROLL for (int c = 0; c < C; ++c) {
+            const int at = c * V::kLanes;
+            const F here = V::load(reference_ + at), there = V::load(piece + at), next = V::max(here, there);
+            const auto share = [&](F reference) {
+                return V::select(V::equal(reference, masked), zero, V::template exp2<6>(V::sub(reference, next)));
+            };
+            const F a = share(here), b = share(there);
+            const auto joined = [&](float* mine, const float* others) {
+                V::store(mine, V::fma(V::load(others), b, V::mul(V::load(mine), a)));
+            };
+            V::store(reference_ + at, next);
+            joined(sum_ + at, piece + kWidth + at);
+            joined(exact_sum_ + at, piece + 2 * kWidth + at);
+            for (int64_t i = 0; i < p_.dim_v / L; ++i)
+                joined(buffers_.o + i * kWidth + at, piece + (3 + i) * kWidth + at);
+        }
+    }
+
     // -- results --
     void finish() {
-        alignas(64) float inverse[kWidth], mean_share[kWidth];
-        for (int lane = 0; lane < kWidth; ++lane) finish_row(lane, &inverse[lane], &mean_share[lane]);
+        alignas(64) float inverse[kOutWidth] = {}, mean_share[kOutWidth] = {};
+        for (int row = 0; row < kQueries; ++row) finish_row(row, &inverse[row], &mean_share[row]);
+        if constexpr (L > 1) {
+            std::memset(buffers_.out, 0, static_cast<size_t>(p_.dim_v * kOutWidth) * sizeof(float));
+            for (int64_t d = 0; d < p_.dim_v; ++d)
+                for (int row = 0; row < t_.rows; ++row)
+                    buffers_.out[d * kOutWidth + row] = buffers_.o[d / L * kWidth + row * L + d % L];
+        }
         const int64_t head_channel = (t_.b * desc_.kv_heads + t_.kv_head) * p_.dim_v;
         const bool channel = desc_.recipe.v_scale == VScale::kChannel;
-        for (int64_t d = 0; d < p_.dim_v; ++d) CLARY_UNROLL for (int c = 0; c < C; ++c) {
-                float* const o = buffers_.o + d * kWidth + c * V::kLanes;
-                F value = V::mul(V::load(o), V::load(inverse + c * V::kLanes));
+        for (int64_t d = 0; d < p_.dim_v; ++d)
+            for (int at = 0; at < kOutWidth; at += V::kLanes) {
+                float* const o = buffers_.out + d * kOutWidth + at;
+                F value = V::mul(V::load(o), V::load(inverse + at));
                 if (channel) value = V::mul(value, V::set1(p_.v_scale[head_channel + d]));
                 V::store(o, value);
             }
-        if (desc_.recipe.rotate_v) rotate_lanes<V>(buffers_.o, desc_.head_dim_v, kWidth);
+        if (desc_.recipe.rotate_v) rotate_lanes<V>(buffers_.out, desc_.head_dim_v, kOutWidth);
         if (p_.v_mean)
-            for (int64_t d = 0; d < desc_.head_dim_v; ++d) CLARY_UNROLL for (int c = 0; c < C; ++c) {
-                    float* const o = buffers_.o + d * kWidth + c * V::kLanes;
+            for (int64_t d = 0; d < desc_.head_dim_v; ++d)
+                for (int at = 0; at < kOutWidth; at += V::kLanes) {
+                    float* const o = buffers_.out + d * kOutWidth + at;
                     const F mean = V::set1(p_.v_mean[head_channel + d]);
-                    V::store(o, V::fma(mean, V::load(mean_share + c * V::kLanes), V::load(o)));
+                    V::store(o, V::fma(mean, V::load(mean_share + at), V::load(o)));
                 }
         for (int first = 0; first < t_.rows; first += V::kLanes) {
-            lanes_to_rows<V>(buffers_.o + first, kWidth, p_.dim_v, buffers_.x, p_.dim_v);
+            lanes_to_rows<V>(buffers_.out + first, kOutWidth, p_.dim_v, buffers_.x, p_.dim_v);
             for (int i = 0; i < V::kLanes && first + i < t_.rows; ++i) store_row(first + i, buffers_.x + i * p_.dim_v);
         }
     }
 
     // What a row of O is multiplied by, and the share of the softmax that is not the sink's; stores the row's LSE.
-    void finish_row(int lane, float* inverse, float* mean_share) {
-        const float l = sum_[lane], reference = reference_[lane];
+    void finish_row(int row, float* inverse, float* mean_share) {
+        float l = 0, exact_l = 0;
+        for (int lane = row * L; lane < row * L + L; ++lane) l += sum_[lane], exact_l += exact_sum_[lane];
+        const float reference = reference_[row * L];
         const bool empty = reference == -kInfinity && !std::isnan(l);  // NaN: all scores of its tiles were
-        const double sum = static_cast<double>(desc_.want_lse ? exact_sum_[lane] : l) / static_cast<double>(kPTop);
+        const double sum = static_cast<double>(desc_.want_lse ? exact_l : l) / static_cast<double>(kPTop);
         double lse = -std::numeric_limits<double>::infinity();
         if (!empty)
             lse = static_cast<double>(numerics::kLn2) * (static_cast<double>(reference) + std::log2(sum)) +
-                  static_cast<double>(shift_[lane]);
+                  static_cast<double>(shift_[row * L]);
         double share = 1;
-        if (lane < t_.rows && desc_.sinks.given()) {
-            const double sink = static_cast<const float*>(desc_.sinks.data)[q_head(lane) * desc_.sinks.stride[0]];
+        if (row < t_.rows && desc_.sinks.given()) {
+            const double sink = static_cast<const float*>(desc_.sinks.data)[q_head(row) * desc_.sinks.stride[0]];
             const double with_sink = numerics::log_add_exp(lse, sink);
             share = empty ? 0 : std::exp(lse - with_sink);
             lse = with_sink;
         }
         *inverse = empty ? 0.0f : static_cast<float>(share / static_cast<double>(l));
         *mean_share = empty ? 0.0f : static_cast<float>(share);
-        if (desc_.want_lse && lane < t_.rows)
-            desc_.lse[t_.b * desc_.lse_batch_stride + q_head(lane) * desc_.lse_head_stride +
-                      (t_.sequence.q_begin + query(lane)) * desc_.lse_token_stride] = static_cast<float>(lse);
+        if (desc_.want_lse && row < t_.rows)
+            desc_.lse[t_.b * desc_.lse_batch_stride + q_head(row) * desc_.lse_head_stride +
+                      (t_.sequence.q_begin + query(row)) * desc_.lse_token_stride] = static_cast<float>(lse);
     }
 
-    void store_row(int lane, const float* row) {
+    void store_row(int row, const float* values) {
         const Operand& out = desc_.out;
-        char* to = static_cast<char*>(out.data) + (t_.b * out.batch_stride + q_head(lane) * out.head_stride +
-                                                   (t_.sequence.q_begin + query(lane)) * out.token_stride) *
+        char* to = static_cast<char*>(out.data) + (t_.b * out.batch_stride + q_head(row) * out.head_stride +
+                                                   (t_.sequence.q_begin + query(row)) * out.token_stride) *
                                                       dtype_size(out.dtype);
         if (out.dim_stride == 1) {
-            store_span<V>(to, out.dtype, row, desc_.head_dim_v);
+            store_span<V>(to, out.dtype, values, desc_.head_dim_v);
             return;
         }
         for (int64_t d = 0; d < desc_.head_dim_v; ++d, to += out.dim_stride * dtype_size(out.dtype))
-            store_element(to, out.dtype, row[d]);
+            store_element(to, out.dtype, values[d]);
     }
 
     const AttendProblem& p_;
@@ -535,7 +669,11 @@ class AttentionKernel {
     Buffers buffers_;
     const void* v_rows_ = nullptr;
 
-    // Per lane.
+    // Per tile.
+    alignas(64) int32_t weights_[kMaxTile / 2];  // operands of dot()
+    alignas(64) float key_weight_[kMaxTile];     // in the order of the keys
+
+    // Per lane; all lanes of a query hold the same, but for sums, which are of a lane's own keys.
     alignas(64) float factor_[kWidth];       // base-2 score per unit of x
     alignas(64) float tile_factor_[kWidth];  // the same for the current tile: 1 where mask() has applied it
     alignas(64) float tile_max_[kWidth];     // of the current tile, base 2; -inf: no visible key

@@ -21,7 +21,7 @@ namespace clary::cpu {
 #define CLARY_UNROLL _Pragma("GCC unroll 16")
 #endif
 
-// sum[r][c] += rows . lanes over `steps` of kDot elements each. rows: packed operands, row_stride in operands;
+// sum[r][c] += rows . lanes over `steps` of one word of kDot elements each. rows: packed operands, row_stride in words;
 // lanes: [steps][C vectors].
 template <class V, int R, int C>
 [[gnu::always_inline]] inline void dot_block(typename V::I (&sum)[R][C], const int32_t* rows, int64_t row_stride,
@@ -36,15 +36,43 @@ template <class V, int R, int C>
     }
 }
 
-// The same in fp32; row r's element of step s lies at rows[r * row_stride + s * step_stride].
-template <class V, int R, int C>
+inline constexpr int64_t kAhead = 4096;  // words between what part_block reads and what it asks of memory
+
+// The same with steps of four words, one for each lane of a part. Rows are read one after the other, with kHeld steps of the
+// lanes in registers: they come from memory, and side by side they would come at half its speed.
+template <class V, int R, int C, int kHeld = V::kRows / C>
+[[gnu::always_inline]] inline void part_block(typename V::I (&sum)[R][C], const int32_t* rows, int64_t row_stride,
+                                              const int32_t* lanes, int64_t steps) {
+    int64_t s = 0;
+    for (; s + kHeld <= steps; s += kHeld) {
+        typename V::I q[kHeld][C];
+        CLARY_UNROLL for (int i = 0; i < kHeld; ++i) {
+            CLARY_UNROLL for (int c = 0; c < C; ++c) q[i][c] = V::load(lanes + ((s + i) * C + c) * V::kLanes);
+        }
+        CLARY_UNROLL for (int r = 0; r < R; ++r) {
+            CLARY_UNROLL for (int i = 0; i < kHeld; ++i) {
+                const int32_t* const at = rows + r * row_stride + 4 * (s + i);
+                if (V::kRowScratch == 0 && i % 4 == 0) __builtin_prefetch(at + kAhead);
+                const typename V::I row = V::spread4(at);
+                CLARY_UNROLL for (int c = 0; c < C; ++c) sum[r][c] = V::dot(sum[r][c], q[i][c], row);
+            }
+        }
+    }
+    if constexpr (kHeld > 1)
+        if (s < steps)
+            part_block<V, R, C, kHeld / 2>(sum, rows + 4 * s, row_stride, lanes + s * C * V::kLanes, steps - s);
+}
+
+// The same in fp32; row r's elements of step s lie at rows[r * row_stride + s * step_stride].
+template <class V, int R, int C, int L>
 [[gnu::always_inline]] inline void fma_block(typename V::F (&sum)[R][C], const float* rows, int64_t row_stride,
                                              int64_t step_stride, const float* lanes, int64_t steps) {
     for (int64_t s = 0; s < steps; ++s) {
         typename V::F q[C];
         CLARY_UNROLL for (int c = 0; c < C; ++c) q[c] = V::load(lanes + (s * C + c) * V::kLanes);
         CLARY_UNROLL for (int r = 0; r < R; ++r) {
-            const typename V::F row = V::set1(rows[r * row_stride + s * step_stride]);
+            const float* const at = rows + r * row_stride + s * step_stride;
+            const typename V::F row = L == 1 ? V::set1(*at) : V::spread4(at);
             CLARY_UNROLL for (int c = 0; c < C; ++c) sum[r][c] = V::fma(row, q[c], sum[r][c]);
         }
     }

@@ -27,7 +27,6 @@ template <class V>
 class Packer {
     using F = typename V::F;
     using I = typename V::I;
-    static constexpr int kMaxTile = 128;
     static constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
     struct Lanes {

@@ -10,6 +10,8 @@
 
 namespace clary::cpu {
 
+inline constexpr int kMaxTile = 128;  // keys
+
 // Packed Q, K and V as pointers, and the numbers that every attend task shares.
 struct AttendProblem {
     const AttentionDesc& desc;
@@ -41,6 +43,8 @@ struct AttendTask {
     int64_t b, kv_head, first_row;
     int rows;  // <= the tier's block
     Sequence sequence;
+    int64_t first_tile, end_tile;  // of its keys
+    float* partial;                // where the unfinished result of a piece of the keys goes; null: these are all
 };
 
 // One tile of K and V to pack: raw rows in, packed sections out.
@@ -96,6 +100,10 @@ struct Tier {
 
     int64_t (*attend_scratch)(const AttentionDesc& desc);  // bytes per thread
     void (*attend)(const AttendProblem& problem, const AttendTask& task, void* scratch);
+    int64_t (*partial_floats)(const AttentionDesc& desc, int rows);  // of a task with so many rows or fewer
+    // Writes the result of a task's rows from the partials of its pieces.
+    void (*join)(const AttendProblem& problem, const AttendTask& task, const float* partials, int64_t stride,
+                 int64_t count, void* scratch);
 
     int64_t (*pack_scratch)(const AttentionDesc& desc);  // bytes per thread
     void (*pack_kv_tile)(const PackTile& tile, void* scratch);

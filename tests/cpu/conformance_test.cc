@@ -107,6 +107,54 @@ std::string name_of(const testing::TestParamInfo<Case>& info) {
 INSTANTIATE_TEST_SUITE_P(Cases, Conformance, testing::ValuesIn(all_cases()), name_of);
 INSTANTIATE_TEST_SUITE_P(Lengths, Conformance,
                          testing::ValuesIn(exhaustive() ? exhaustive_length_cases() : std::vector<Case>{}), name_of);
+// Few queries over caches with one piece of keys, some, and as many as there may be (cpu/attend.cc: 2048 keys each).
+std::vector<Case> long_caches() {
+    std::vector<Case> cases;
+    const auto add = [&](const char* name, int64_t q_heads, int64_t kv_heads, int64_t q_len, int64_t kv_len) -> Case& {
+        cases.push_back({.name = name,
+                         .topic = "long caches",
+                         .q_heads = q_heads,
+                         .kv_heads = kv_heads,
+                         .q_len = q_len,
+                         .kv_len = kv_len,
+                         .dim = 32});
+        return cases.back();
+    };
+    add("cache_2047", 4, 1, 1, 2047);
+    add("cache_2048", 3, 1, 1, 2048);
+    add("cache_2049", 8, 2, 1, 2049);
+    add("cache_4096", 5, 1, 1, 4096).dim = 80;
+    add("cache_4097", 12, 1, 1, 4097).dim_v = 48;
+    add("cache_33000", 2, 1, 1, 33000).dim = 16;
+    add("cache_q16_causal", 6, 2, 16, 4100).causal = Causal::kBottomRight;
+    add("cache_q17_causal", 6, 2, 17, 2100).causal = Causal::kBottomRight;
+    Case& offset = add("cache_offset", 4, 2, 5, 4200);
+    offset.causal = Causal::kOffset;  // the second piece is seen by no query, the first query sees nothing
+    offset.causal_offset = -1;
+    Case& window = add("cache_window", 4, 1, 2, 6500);
+    window.causal = Causal::kBottomRight;
+    window.window = {.enabled = true, .left = 50, .right = -1, .keep = 3};
+    window.sinks = true;
+    add("cache_mask", 4, 2, 3, 2500).mask = MaskForm::kBoolean;
+    add("cache_mask_f16", 2, 2, 2, 2500).mask = MaskForm::kF16;
+    Case& alibi = add("cache_alibi", 4, 1, 2, 2300);
+    alibi.alibi = alibi.sinks = true;
+    Case& lengths = add("cache_lengths", 4, 2, 1, 4500);
+    lengths.batch = 5;
+    lengths.kv_lengths = {4500, 0, 2048, 1, 2050};
+    lengths.k = lengths.v = DType::kBF16;
+    Case& paged = add("cache_paged", 8, 2, 2, 4500);
+    paged.batch = 3;
+    paged.kv_lengths = {4500, 0, 2049};
+    paged.page_size = 16;
+    Case& varlen = add("cache_varlen", 6, 2, 0, 0);
+    varlen.batch = 5;
+    varlen.seqlens_q = {1, 16, 40, 0, 3};
+    varlen.seqlens_k = {2100, 4500, 2200, 300, 0};
+    varlen.causal = Causal::kBottomRight;
+    return cases;
+}
+INSTANTIATE_TEST_SUITE_P(LongCaches, Conformance, testing::ValuesIn(long_caches()), name_of);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Conformance);
 
 }  // namespace

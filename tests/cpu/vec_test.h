@@ -156,22 +156,81 @@ struct VecTest {
                 return fail("permute_runs", i, permuted[i], static_cast<double>(numerics::v_token(i)));
         // P outside 0..255 saturates; weights up to 240.
         alignas(64) int32_t operand[4 * kLanes];
-        const uint8_t weights[4] = {15, 240, 77, 0};
+        const uint8_t weights[16] = {15, 240, 77, 0, 1, 254, 128, 127, 30, 34, 50, 200, 99, 16, 239, 3};
         for (int t = 0; t < 4; ++t)
             for (int i = 0; i < kLanes; ++i)
                 lane[t][i] = i == 0 ? -5 : i == 1 ? 256 : i == 2 ? INT32_MIN : (i * 71 + t * 29) % 256;
         V::store_p(operand, kLanes, V::load(lane[0]), V::load(lane[1]), V::load(lane[2]), V::load(lane[3]));
-        V::store(words, V::weigh(V::zero(), operand, kLanes, weights));
+        alignas(64) int32_t weight[16];
+        V::weight_operands(weights, 16, weight);
+        const auto saturated = [&](int t, int i) { return lane[t][i] < 0 ? 0 : lane[t][i] > 255 ? 255 : lane[t][i]; };
+        I sum = V::zero();
+        for (int step = 0; step < 4 / V::kDot; ++step)
+            for (int part = 0; part < V::kWeightParts; ++part)
+                sum = V::dot(sum, V::load(operand + step * kLanes), V::set1(weight[part * (16 / V::kDot) + step]));
+        V::store(words, sum);
         for (int i = 0; i < kLanes; ++i) {
             int expected = 0;
-            for (int t = 0; t < 4; ++t)
-                expected += (lane[t][i] < 0 ? 0 : lane[t][i] > 255 ? 255 : lane[t][i]) * weights[t];
-            if (words[i] != expected) return fail("weigh", i, words[i], expected);
+            for (int t = 0; t < 4; ++t) expected += saturated(t, i) * weights[t];
+            if (words[i] != expected) return fail("weights", i, words[i], expected);
+        }
+        // 16 tokens of each part's query, in the order of V's positions, against weights in that order.
+        V::store_p_run(operand, kLanes, V::load(lane[0]), V::load(lane[1]), V::load(lane[2]), V::load(lane[3]));
+        sum = V::zero();
+        for (int step = 0; step < 4 / V::kDot; ++step)
+            for (int part = 0; part < V::kWeightParts; ++part)
+                sum = V::dot(sum, V::load(operand + step * kLanes),
+                             V::spread4(weight + part * (16 / V::kDot) + 4 * step));
+        V::store(words, sum);
+        for (int first = 0; first < kLanes; first += 4) {
+            int expected = 0, got = 0;
+            for (int i = 0; i < 4; ++i) got += words[first + i];
+            for (int position = 0; position < 16; ++position) {
+                const auto token = static_cast<int>(numerics::v_token(position));
+                expected += saturated(token / 4, first + token % 4) * weights[position];
+            }
+            if (got != expected) return fail("store_p_run", first, got, expected);
         }
         return true;
     }
 
-    bool all() { return exp2<4>() && exp2<6>() && round() && half() && transpose() && bytes(); }
+    // Operations within parts of four lanes.
+    bool parts() {
+        alignas(64) float from[4][kLanes];
+        alignas(64) int32_t whole[4][kLanes];
+        for (int t = 0; t < 4; ++t)
+            for (int i = 0; i < kLanes; ++i) {
+                whole[t][i] = t * 1000 + i * i;
+                from[t][i] = static_cast<float>(whole[t][i]);
+            }
+        V::store(integers, V::sum4(V::load(whole[0]), V::load(whole[1]), V::load(whole[2]), V::load(whole[3])));
+        V::store(out, V::sum4(V::load(from[0]), V::load(from[1]), V::load(from[2]), V::load(from[3])));
+        for (int i = 0; i < kLanes; ++i) {
+            int expected = 0;
+            for (int j = 0; j < 4; ++j) expected += whole[i % 4][i / 4 * 4 + j];
+            if (integers[i] != expected || out[i] != static_cast<float>(expected))
+                return fail("sum4", i, static_cast<double>(out[i]), expected);
+        }
+        V::store(integers, V::spread4(whole[1]));
+        V::store(out, V::spread4(from[1]));
+        for (int i = 0; i < kLanes; ++i)
+            if (integers[i] != whole[1][i % 4] || out[i] != from[1][i % 4])
+                return fail("spread4", i, static_cast<double>(out[i]), static_cast<double>(from[1][i % 4]));
+        const auto moved = [&](const char* name, F x, auto&& source) {
+            V::store(out, x);
+            for (int i = 0; i < kLanes; ++i)
+                if (const float expected = from[0][i / 4 * 4 + source(i % 4)]; out[i] != expected)
+                    return fail(name, i, static_cast<double>(out[i]), static_cast<double>(expected));
+            return true;
+        };
+        const F x = V::load(from[0]);
+        return moved("exchange<1>", V::template exchange<1>(x), [](int i) { return i ^ 1; }) &&
+               moved("exchange<2>", V::template exchange<2>(x), [](int i) { return i ^ 2; }) &&
+               moved("splat4<0>", V::template splat4<0>(x), [](int) { return 0; }) &&
+               moved("splat4<3>", V::template splat4<3>(x), [](int) { return 3; });
+    }
+
+    bool all() { return exp2<4>() && exp2<6>() && round() && half() && transpose() && bytes() && parts(); }
 };
 
 }  // namespace clary::cpu

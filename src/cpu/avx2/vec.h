@@ -83,9 +83,7 @@ struct VecOf {
     static int32_t pair(int32_t low, int32_t high) {
         return static_cast<int32_t>((static_cast<uint32_t>(high) << 16) | (static_cast<uint32_t>(low) & 0xffffu));
     }
-    static void spread_codes(const int8_t* codes, int64_t count, int32_t* to, int64_t stride) {
-        for (int64_t i = 0; i < count / 2; ++i) to[i * stride] = pair(codes[2 * i], codes[2 * i + 1]);
-    }
+    static int32_t code_word(const int8_t* codes) { return pair(codes[0], codes[1]); }
     // Rows of codes as broadcast operands: widened to 16 bits once per tile. count is a multiple of 16.
     static constexpr int64_t kRowScratch = 2;  // bytes per code
     static const int32_t* row_operand(const int8_t* codes, int64_t count, void* scratch) {
@@ -100,10 +98,34 @@ struct VecOf {
         store(to, byte_pair(p0, p1));
         store(to + stride, byte_pair(p2, p3));
     }
-    // sum += P . weights of four tokens.
-    static I weigh(I sum, const int32_t* p, int64_t stride, const uint8_t* weights) {
-        sum = dot16(sum, load(p), set1(pair(weights[0], weights[1])));
-        return dot16(sum, load(p + stride), set1(pair(weights[2], weights[3])));
+    // P of 16 tokens of each part's query, four a vector, to operands in the order of V's positions.
+    static void store_p_run(int32_t* to, int64_t stride, I p0, I p1, I p2, I p3) {
+        const I low = clamped(_mm256_packs_epi32(p0, p1)), high = clamped(_mm256_packs_epi32(p2, p3));
+        store(to, _mm256_unpacklo_epi32(low, high));
+        store(to + stride, _mm256_unpackhi_epi32(low, high));
+    }
+    // `count` weights as broadcast operands.
+    static constexpr int kWeightParts = 1;
+    static void weight_operands(const uint8_t* weights, int count, int32_t* to) {
+        for (int i = 0; i < count / 2; ++i) to[i] = pair(weights[2 * i], weights[2 * i + 1]);
+    }
+
+    // -- parts: 4 lanes, 128 bits --
+    static I spread4(const int32_t* p) {
+        return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    }
+    static F spread4(const float* p) { return _mm256_broadcast_ps(reinterpret_cast<const __m128*>(p)); }
+    // Lane j of a part: the sum of the j-th vector's part.
+    static I sum4(I a, I b, I c, I d) { return _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d)); }
+    static F sum4(F a, F b, F c, F d) { return _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d)); }
+    // Lane i gets lane i ^ kBit; all lanes get lane kLane.
+    template <int kBit>
+    static F exchange(F x) {
+        return _mm256_permute_ps(x, kBit == 1 ? 0xb1 : 0x4e);
+    }
+    template <int kLane>
+    static F splat4(F x) {
+        return _mm256_permute_ps(x, kLane * 0x55);
     }
     // Codes (-127..127) of four channels to one word per lane.
     static I pack_codes(I c0, I c1, I c2, I c3) {
@@ -172,6 +194,10 @@ struct VecOf {
     }
 
   private:
+    // 16-bit elements.
+    static I clamped(I x) {
+        return _mm256_min_epi16(_mm256_max_epi16(x, _mm256_setzero_si256()), _mm256_set1_epi16(255));
+    }
     static I byte_pair(I low, I high) {
         const I top = set1(255), zero = _mm256_setzero_si256();
         low = _mm256_min_epi32(_mm256_max_epi32(low, zero), top);

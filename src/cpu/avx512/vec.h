@@ -13,7 +13,7 @@
 
 namespace clary::cpu::avx512 {
 
-struct Vec : ByteDot<Vec> {
+struct Vec : ByteDot {
     static constexpr const char* kName = "avx512";
     static constexpr int kLanes = 16;
     static constexpr int kQueryVectors = 2;  // vectors of queries per task: each broadcast of K or V serves two
@@ -84,17 +84,42 @@ struct Vec : ByteDot<Vec> {
     static I dot16(I sum, I a, I b) { return _mm512_dpwssd_epi32(sum, a, b); }  // s16 x s16, pairs
     // P of four tokens to one step of lane operands: bytes in token order, saturated to 0..255.
     static void store_p(int32_t* to, int64_t, I p0, I p1, I p2, I p3) {
-        const I halves01 = _mm512_packus_epi32(p0, p1);
-        const I halves23 = _mm512_packus_epi32(p2, p3);
-        const I bytes = _mm512_packus_epi16(halves01, halves23);  // in each 128 bits: p0 x 4, p1 x 4, p2 x 4, p3 x 4
-        const I order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-        store(to, _mm512_shuffle_epi8(bytes, order));
+        store(to, in_parts(p_bytes(p0, p1, p2, p3), 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    }
+
+    // -- parts: 4 lanes, 128 bits --
+    static I spread4(const int32_t* p) {
+        return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    }
+    static F spread4(const float* p) { return _mm512_broadcast_f32x4(_mm_loadu_ps(p)); }
+    // Lane j of a part: the sum of the j-th vector's part.
+    static I sum4(I a, I b, I c, I d) {
+        const I ab = add(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+        const I cd = add(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+        return add(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+    }
+    static F sum4(F a, F b, F c, F d) {
+        const __m512d ab = _mm512_castps_pd(add(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
+        const __m512d cd = _mm512_castps_pd(add(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d)));
+        return add(_mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)), _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
+    }
+    // Lane i gets lane i ^ kBit; all lanes get lane kLane.
+    template <int kBit>
+    static F exchange(F x) {
+        return _mm512_permute_ps(x, kBit == 1 ? 0xb1 : 0x4e);
+    }
+    template <int kLane>
+    static F splat4(F x) {
+        return _mm512_permute_ps(x, kLane * 0x55);
+    }
+    // P of 16 tokens of each part's query, four a vector, to operands in the order of V's positions.
+    static void store_p_run(int32_t* to, int64_t, I p0, I p1, I p2, I p3) {
+        store(to, in_parts(p_bytes(p0, p1, p2, p3), 0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
     }
     // Codes (-127..127) of four channels to one word per lane.
     static I pack_codes(I c0, I c1, I c2, I c3) {
         const I bytes = _mm512_packs_epi16(_mm512_packs_epi32(c0, c1), _mm512_packs_epi32(c2, c3));
-        const I order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-        return _mm512_shuffle_epi8(bytes, order);
+        return in_parts(bytes, 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     }
     // Bytes of whole runs of 16 tokens into the order of V's positions (numerics/permutation.h).
     static void permute_runs(const int8_t* from, int count, int8_t* to) {
@@ -150,6 +175,14 @@ struct Vec : ByteDot<Vec> {
     }
 
   private:
+    // In each part the four bytes of a vector follow those of the one before it.
+    static I p_bytes(I p0, I p1, I p2, I p3) {
+        return _mm512_packus_epi16(_mm512_packus_epi32(p0, p1), _mm512_packus_epi32(p2, p3));
+    }
+    template <typename... Bytes>
+    static I in_parts(I x, Bytes... order) {
+        return _mm512_shuffle_epi8(x, _mm512_broadcast_i32x4(_mm_setr_epi8(static_cast<char>(order)...)));
+    }
     // fp32 bits rounded to nearest even at bit 16; NaN keeps its upper half, made quiet.
     static I bf16_rounded(F x) {
         const I bits = _mm512_castps_si512(x);

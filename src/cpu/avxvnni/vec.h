@@ -7,16 +7,17 @@
 
 namespace clary::cpu::avxvnni {
 
-struct Vec : avx2::VecOf<Vec>, ByteDot<Vec> {
+struct Vec : avx2::VecOf<Vec>, ByteDot {
     static constexpr const char* kName = "avxvnni";
 
     // -- dot products: lanes hold kDot elements of one query, rows are broadcast --
-    using ByteDot<Vec>::kDot;
-    using ByteDot<Vec>::kCodeBias;
-    using ByteDot<Vec>::kRowScratch;
-    using ByteDot<Vec>::spread_codes;
-    using ByteDot<Vec>::row_operand;
-    using ByteDot<Vec>::weigh;
+    using ByteDot::code_word;
+    using ByteDot::kCodeBias;
+    using ByteDot::kDot;
+    using ByteDot::kRowScratch;
+    using ByteDot::kWeightParts;
+    using ByteDot::row_operand;
+    using ByteDot::weight_operands;
     static I dot(I sum, I lanes, I row) {
         // (Not the intrinsic: as in the AVX-512 tier.)
         asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(lanes), "x"(row));
@@ -27,8 +28,18 @@ struct Vec : avx2::VecOf<Vec>, ByteDot<Vec> {
         return sum;
     }
     // P of four tokens to one step of lane operands: bytes in token order, saturated to 0..255.
-    static void store_p(int32_t* to, int64_t, I p0, I p1, I p2, I p3) {
-        store(to, by_lane(_mm256_packus_epi16(_mm256_packus_epi32(p0, p1), _mm256_packus_epi32(p2, p3))));
+    static void store_p(int32_t* to, int64_t, I p0, I p1, I p2, I p3) { store(to, by_lane(p_bytes(p0, p1, p2, p3))); }
+    // P of 16 tokens of each part's query, four a vector, to operands in the order of V's positions.
+    static void store_p_run(int32_t* to, int64_t, I p0, I p1, I p2, I p3) {
+        const I order =
+            _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
+        store(to, _mm256_shuffle_epi8(p_bytes(p0, p1, p2, p3), order));
+    }
+
+  private:
+    // In each part the four bytes of a vector follow those of the one before it.
+    static I p_bytes(I p0, I p1, I p2, I p3) {
+        return _mm256_packus_epi16(_mm256_packus_epi32(p0, p1), _mm256_packus_epi32(p2, p3));
     }
 };
 

@@ -108,9 +108,7 @@ struct Vec {
     static int32_t pair(int32_t low, int32_t high) {
         return static_cast<int32_t>((static_cast<uint32_t>(high) << 16) | (static_cast<uint32_t>(low) & 0xffffu));
     }
-    static void spread_codes(const int8_t* codes, int64_t count, int32_t* to, int64_t stride) {
-        for (int64_t i = 0; i < count / 2; ++i) to[i * stride] = pair(codes[2 * i], codes[2 * i + 1]);
-    }
+    static int32_t code_word(const int8_t* codes) { return pair(codes[0], codes[1]); }
     static constexpr int64_t kRowScratch = 2;
     static const int32_t* row_operand(const int8_t* codes, int64_t count, void* scratch) {
         auto* const wide = static_cast<int16_t*>(scratch);
@@ -126,9 +124,33 @@ struct Vec {
         store(to, to_byte(p0) | (to_byte(p1) << 16));
         store(to + stride, to_byte(p2) | (to_byte(p3) << 16));
     }
-    static I weigh(I sum, const int32_t* p, int64_t stride, const uint8_t* weights) {
-        sum = dot16(sum, load(p), set1(pair(weights[0], weights[1])));
-        return dot16(sum, load(p + stride), set1(pair(weights[2], weights[3])));
+    static void store_p_run(int32_t* to, int64_t stride, I p0, I p1, I p2, I p3) {
+        const I p[4] = {to_byte(p0), to_byte(p1), to_byte(p2), to_byte(p3)};
+        const auto at = [&](int position) {
+            const auto token = static_cast<int>(numerics::v_token(position));
+            return p[token / 4][token % 4];
+        };
+        for (int i = 0; i < 8; ++i) to[i / 4 * stride + i % 4] = pair(at(2 * i), at(2 * i + 1));
+    }
+    static constexpr int kWeightParts = 1;
+    static void weight_operands(const uint8_t* weights, int count, int32_t* to) {
+        for (int i = 0; i < count / 2; ++i) to[i] = pair(weights[2 * i], weights[2 * i + 1]);
+    }
+    // A part is the whole vector here.
+    static I spread4(const int32_t* p) { return load(p); }
+    static F spread4(const float* p) { return load(p); }
+    template <typename X>
+    static X sum4(X a, X b, X c, X d) {
+        return X{a[0] + a[1] + a[2] + a[3], b[0] + b[1] + b[2] + b[3], c[0] + c[1] + c[2] + c[3],
+                 d[0] + d[1] + d[2] + d[3]};
+    }
+    template <int kBit>
+    static F exchange(F x) {
+        return F{x[0 ^ kBit], x[1 ^ kBit], x[2 ^ kBit], x[3 ^ kBit]};
+    }
+    template <int kLane>
+    static F splat4(F x) {
+        return set1(x[kLane]);
     }
     static I pack_codes(I c0, I c1, I c2, I c3) {
         return (c0 & 0xff) | ((c1 & 0xff) << 8) | ((c2 & 0xff) << 16) | (c3 << 24);

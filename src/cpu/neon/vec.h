@@ -13,7 +13,7 @@
 
 namespace clary::cpu::neon {
 
-struct Vec : ByteDot<Vec> {
+struct Vec : ByteDot {
     static constexpr const char* kName = "neon";
     static constexpr int kLanes = 4;
     static constexpr int kQueryVectors = 4;
@@ -87,12 +87,35 @@ struct Vec : ByteDot<Vec> {
     static void store_p(int32_t* to, int64_t, I p0, I p1, I p2, I p3) {
         store(to, bytes(to_byte(p0), to_byte(p1), to_byte(p2), to_byte(p3)));
     }
+
+    // -- parts: 4 lanes, here the whole vector --
+    static I spread4(const int32_t* p) { return vld1q_s32(p); }
+    static F spread4(const float* p) { return vld1q_f32(p); }
+    // Lane j: the sum of the j-th vector.
+    static I sum4(I a, I b, I c, I d) { return vpaddq_s32(vpaddq_s32(a, b), vpaddq_s32(c, d)); }
+    static F sum4(F a, F b, F c, F d) { return vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)); }
+    // Lane i gets lane i ^ kBit; all lanes get lane kLane.
+    template <int kBit>
+    static F exchange(F x) {
+        return kBit == 1 ? vrev64q_f32(x) : vextq_f32(x, x, 2);
+    }
+    template <int kLane>
+    static F splat4(F x) {
+        return vdupq_laneq_f32(x, kLane);
+    }
+    // P of 16 tokens of a query, four a vector, to one step of operands in the order of V's positions.
+    static void store_p_run(int32_t* to, int64_t, I p0, I p1, I p2, I p3) {
+        const uint16x8_t low = vcombine_u16(vqmovun_s32(p0), vqmovun_s32(p1));
+        const uint16x8_t high = vcombine_u16(vqmovun_s32(p2), vqmovun_s32(p3));
+        const uint8x16_t bytes = vcombine_u8(vqmovn_u16(low), vqmovn_u16(high));
+        store(to, vreinterpretq_s32_u8(vqtbl1q_u8(bytes, vld1q_u8(kPositions))));
+    }
+
     // Codes (-127..127) of four channels to one word per lane.
     static I pack_codes(I c0, I c1, I c2, I c3) { return bytes(c0, c1, c2, c3); }
     // Bytes of whole runs of 16 tokens into the order of V's positions (numerics/permutation.h).
     static void permute_runs(const int8_t* from, int count, int8_t* to) {
-        static constexpr uint8_t kOrder[16] = {0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15};
-        const uint8x16_t order = vld1q_u8(kOrder);
+        const uint8x16_t order = vld1q_u8(kPositions);
         for (int i = 0; i < count; i += 16) vst1q_s8(to + i, vqtbl1q_s8(vld1q_s8(from + i), order));
     }
 
@@ -126,6 +149,7 @@ struct Vec : ByteDot<Vec> {
     static F round_bf16(F x) { return vreinterpretq_f32_u32(vandq_u32(bf16_rounded(x), vdupq_n_u32(0xffff0000u))); }
 
   private:
+    static constexpr uint8_t kPositions[16] = {0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15};  // V's order
     static I to_byte(I x) { return vminq_s32(vmaxq_s32(x, zero()), set1(255)); }
     // The low byte of each.
     static I bytes(I b0, I b1, I b2, I b3) { return vsliq_n_s32(vsliq_n_s32(vsliq_n_s32(b0, b1, 8), b2, 16), b3, 24); }
