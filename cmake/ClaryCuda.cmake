@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # The CUDA language and what of it is compiled. Builds need nvcc, not a GPU; running needs NVIDIA's driver (580 or newer for
 # CUDA 13). libcudart is linked in, libcuda is found by it at run time.
-set(CLARY_CUDA_ARCHS 75 80 86 89 90 100 120 CACHE STRING
-    "Architectures with machine code, rising; the newest of several has PTX too. 90 alone is a quick build for one machine")
+set(every_arch 75 80 86 89 90 100 120)
+set(CLARY_CUDA_ARCHS all CACHE STRING
+    "Architectures with machine code, rising, or all; the newest of several has PTX too. 90 alone is built quickly")
+if(CLARY_CUDA_ARCHS STREQUAL "all")
+    set(CLARY_CUDA_ARCHS ${every_arch})
+endif()
 set(CLARY_CUDA_HEAD_DIMS 32 64 96 128 192 256 192v128 64v128 CACHE STRING
     "Head dims with kernels (those of V after a v where they differ); others are padded to the next")
 set(CLARY_CUDA_RECIPES int8_int8 int8_fp16 int8_bf16 fp16_fp16 bf16_bf16 CACHE STRING "Recipes with kernels")
@@ -18,8 +22,9 @@ endif()
 option(CLARY_CUDA_HOPPER "Hopper's own kernels (sm_90a); of use where 90 is among the architectures" ${hopper})
 
 foreach(arch ${CLARY_CUDA_ARCHS})
-    if(NOT arch MATCHES "^(75|80|86|89|90|100|120)$")
-        message(FATAL_ERROR "CLARY_CUDA_ARCHS: ${arch}; allowed: 75, 80, 86, 89, 90, 100, 120")
+    if(NOT arch IN_LIST every_arch)
+        list(JOIN every_arch ", " allowed)
+        message(FATAL_ERROR "CLARY_CUDA_ARCHS: ${arch}; allowed: ${allowed}, or all alone")
     endif()
 endforeach()
 list(TRANSFORM CLARY_CUDA_ARCHS APPEND "-real" OUTPUT_VARIABLE CMAKE_CUDA_ARCHITECTURES)
