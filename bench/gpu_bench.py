@@ -7,7 +7,9 @@
 Shapes of B*S = 32768 tokens and H*D = 2048, bf16 N(0, 1). T is PyTorch's SDPA with the cuDNN backend. Every candidate
 runs 12 times back to back between two events, round by round in turn; medians of 7 rounds. Each result is first compared
 with exact fp32 attention on one head. "kernel" is clary_attend on packed buffers, "call" is clary_attention. Then
-clary_quantize alone: its time against 13 bytes for each (token, channel), which has an element of Q, of K and of V. Needs PyTorch and nothing else.
+clary_quantize alone: its time against 13 bytes for each (token, channel), which has an element of Q, of K and of V. Then decode
+steps, clary_attend of one query to packed K and V: the bytes of K and V that they must read, codes, scales and digits, over
+their time, beside the rate at which PyTorch adds up as many bytes. Needs PyTorch and nothing else.
 """
 
 import argparse
@@ -25,6 +27,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from common import git_commit, load, rel_l1
 
 TOKENS, WIDTH = 32768, 2048  # B * S, H * D
+DECODE = [(64, 8192), (64, 32768), (1, 131072)]  # batch, keys; 32 heads, 8 of K and V, head dim 128
 CALLS, ROUNDS, WARM_UP = 12, 7, 3
 PROTOCOL = f"{CALLS} calls back to back between events, alternated, median of {ROUNDS}"
 
@@ -42,7 +45,15 @@ class Problem:
         self.params, workspace = plan.bind(family, arrays, q)
         memory = [family.bytes(layout.bytes, q) for layout in _packed._layouts(plan, 0)]
         self.packed = [_packed._buffer(family, m, (1, q.get_device()), 0) for m in memory]
+        self.sections = [self.sizes_of(layout) for layout in _packed._layouts(plan, 0)]
         self.keep = (q, k, v, plan, workspace, memory)
+
+    @staticmethod
+    def sizes_of(layout) -> dict:
+        """Bytes of each section."""
+        sections = list(layout.sections[: layout.section_count])
+        ends = [s.offset for s in sections[1:]] + [layout.bytes]
+        return {s.name.decode(): end - s.offset for s, end in zip(sections, ends)}
 
     def call(self, name: str, *structs) -> None:
         status = getattr(self.library.lib, name)(*[s if s is None else ctypes.byref(s) for s in structs])
@@ -180,6 +191,44 @@ def quantize_records(clary, recipes: list, base: dict) -> list:
     return records
 
 
+def decode_records(clary, batch: int, keys: int, recipes: list, base: dict, q_len: int = 1) -> list:
+    heads, kv_heads, dim = 32, 8, 128
+    generator = torch.Generator("cuda").manual_seed(batch + keys)
+    q, k, v = (torch.randn(batch, h, n, dim, generator=generator, device="cuda", dtype=torch.bfloat16)
+               for h, n in ((heads, q_len), (kv_heads, keys), (kv_heads, keys)))  # fmt: skip
+    reference = exact_head(q, k, v, False)
+    problems, errors = {}, {}
+    for recipe in recipes:
+        try:
+            problem = Problem(clary, q, k, v, recipe, False)
+            problem.quantize()
+            problem.attend()
+        except clary.Error as error:
+            print(f"  {recipe}: {error}")
+            continue
+        problems[recipe], errors[recipe] = problem, rel_l1(problem.out[:1, :1], reference)
+    read = {recipe: sum(size for name, size in problem.sections[1].items()
+                        if name in ("k_codes", "k_scale", "tile_base", "v_codes", "v_scale", "v_weight"))
+            for recipe, problem in problems.items()}  # fmt: skip
+    candidates = {recipe: problem.attend for recipe, problem in problems.items()}
+    buffers = {recipe: torch.ones(size // 4, device="cuda") for recipe, size in read.items()}
+    candidates |= {("sum", recipe): buffer.sum for recipe, buffer in buffers.items()}
+    times = measure(candidates)
+    print(f"\ndecode B{batch} H{heads}/{kv_heads} {q_len} query, {keys} keys, D{dim}: GB/s of K and V read, beside a sum's "
+          "of as many bytes")  # fmt: skip
+    records = []
+    for recipe, bytes_read in read.items():
+        last = record(base, q, times[recipe], kernel="attend", recipe=recipe, what="decode", causal=False,
+                      kv_heads=kv_heads, kv_len=keys)  # fmt: skip
+        rate, sum_ms = bytes_read / last["ms"] * 1e-6, statistics.median(times[("sum", recipe)])
+        last.update(tops=None, gb_per_s=rate, baseline="sum", baseline_ms=sum_ms, ratio=sum_ms / last["ms"],
+                    rel_l1=errors[recipe])  # fmt: skip
+        records.append(last)
+        print(f"  {recipe:24} {last['ms']:8.4f} ms {rate:7.0f} GB/s, {last['ratio']:5.3f} of the sum's "
+              f"{bytes_read / sum_ms * 1e-6:5.0f}, rel L1 {errors[recipe]:8.5f}", flush=True)  # fmt: skip
+    return records
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("library")
@@ -189,6 +238,8 @@ def main() -> int:
     parser.add_argument("--causal", choices=["both", "full", "causal"], default="both")
     parser.add_argument("--recipes", nargs="+",
                         default=["int8_int8:accurate", "int8_int8:fast", "int8_fp16:accurate", "bf16_bf16"])  # fmt: skip
+    parser.add_argument("--only", nargs="+", choices=["attention", "quantize", "decode"],
+                        default=["attention", "quantize", "decode"])  # fmt: skip
     args = parser.parse_args()
     if not torch.cuda.is_available():
         print("gpu_bench: PyTorch finds no GPU")
@@ -199,15 +250,20 @@ def main() -> int:
             "clock_mhz": clock_mhz(), "protocol": PROTOCOL, "backend": "cuda"}  # fmt: skip
     print(f"{name}, PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}; "
           f"{clary.build_info()}\n{PROTOCOL}; T: cudnn_bf16")  # fmt: skip
-    print(f"{'D':>4} {'S':>6} {'mask':6} {'recipe':24} {'what':7} {'ms':>9} {'TOPS':>7} {'x T':>6} {'rel L1':>8}")
     records = []
     masks = [m for m in (False, True) if args.causal == "both" or m == (args.causal == "causal")]
     with torch.no_grad(), sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-        for dim in args.head_dim:
-            for seq in args.seq:
-                for causal in masks:
-                    records += attention_records(clary, dim, seq, causal, args.recipes, base)
-        records += quantize_records(clary, args.recipes, base)
+        if "attention" in args.only:
+            print(f"{'D':>4} {'S':>6} {'mask':6} {'recipe':24} {'what':7} {'ms':>9} {'TOPS':>7} {'x T':>6} {'rel L1':>8}")
+            for dim in args.head_dim:
+                for seq in args.seq:
+                    for causal in masks:
+                        records += attention_records(clary, dim, seq, causal, args.recipes, base)
+        if "quantize" in args.only:
+            records += quantize_records(clary, args.recipes, base)
+        if "decode" in args.only:
+            for batch, keys in DECODE:
+                records += decode_records(clary, batch, keys, args.recipes, base)
     if args.output:
         os.makedirs(os.path.dirname(os.path.abspath(args.output)), exist_ok=True)
         with open(args.output, "w", encoding="utf-8") as file:

@@ -30,7 +30,8 @@ def records():
 
 
 def key_of(record):
-    return tuple(record[name] for name in ("what", "recipe", "batch", "q_heads", "q_len", "head_dim", "causal"))
+    names = ("what", "recipe", "batch", "q_heads", "q_len", "kv_len", "head_dim", "causal")
+    return tuple(record[name] for name in names)
 
 
 def rows(header, body):
@@ -69,6 +70,13 @@ def quantize_table(group):
          f"{r['gb_per_s']:.0f}", f"{r['ratio']:.2f}"] for r in group))  # fmt: skip
 
 
+def decode_table(group):
+    header = ["recipe", "B x H / Hkv x keys x D", "ms", "GB/s of K and V", "of a sum's rate"]
+    yield from rows(header, (
+        [f"`{r['recipe']}`", f"{r['batch']} x {r['q_heads']} / {r['kv_heads']} x {r['kv_len']} x {r['head_dim']}",
+         f"{r['ms']:.4f}", f"{r['gb_per_s']:.0f}", f"{r['ratio']:.2f}"] for r in group))  # fmt: skip
+
+
 def text():
     lines = [BEGIN, ""]
     groups = records()
@@ -83,6 +91,8 @@ def text():
             lines += [*attention_table(attention), ""]
         if quantize:
             lines += ["Quantization of Q, K and V:", "", *quantize_table(quantize), ""]
+        if decode := [r for r in group if r["what"] == "decode"]:
+            lines += ["Decode steps, one query:", "", *decode_table(decode), ""]
     return "\n".join([*lines, END])
 
 

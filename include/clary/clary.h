@@ -184,7 +184,8 @@ typedef struct clary_attention_params {
     clary_context* context; /* null: the default context */
     void* stream;           /* CUDA or MXMACA stream; ignored on the CPU */
     void* workspace; /* null on the CPU: taken from the heap; at least clary_workspace_size bytes, 64-aligned; on a
-                               GPU device memory, which two calls that may run at once must not share */
+                               GPU device memory, which two calls that may run at once must not share, and which
+                               clary_attend needs for few queries with many keys (docs/decisions/0012-keys-in-pieces.md) */
     size_t workspace_size;
 } clary_attention_params;
 
@@ -244,7 +245,8 @@ CLARY_API clary_status clary_quantize(const clary_attention_params* params, cons
                                       const clary_packed* kv, const clary_packed* kv_ready);
 
 /* Attends packed Q to packed K and V; writes params->out and params->lse. params->q, k, v give shapes and types only;
- * their data is not read and may be null. params->kv_lengths, where given, may see less than the packed keys. */
+ * their data is not read and may be null. params->kv_lengths, where given, may see less than the packed keys. Where a GPU is
+ * to work on the keys of a cache in pieces, k has the shape of its capacity. */
 CLARY_API clary_status clary_attend(const clary_attention_params* params, const clary_packed* q,
                                     const clary_packed* kv);
 

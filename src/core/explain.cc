@@ -99,6 +99,7 @@ std::string explain_json(const AttentionDesc& desc, std::string_view backend, co
                             R"(,"bytes_moved":{})",
                             context.threads(), one_shot_workspace(*row, desc, context), packed,
                             packs ? row->workspace(desc, context) : 0, tensor_bytes(desc) + 2 * packed);
+        if (row->pieces != nullptr) json += fmt::format(R"(,"key_pieces":{})", row->pieces(desc));
     }
     if (const ExpectedError* expected = expected_error(desc.recipe))
         json += fmt::format(R"(,"expected_rel_l1":{{"language_model_median":{},"language_model_worst_layer":{},)"

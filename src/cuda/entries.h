@@ -31,7 +31,8 @@ struct QuantizeEntry {
     } statistics, channel_scale, pack, pack_whole, exact, append, advance;
 };
 
-extern const Kernel merge_kernel;
+extern const Kernel merge_kernel, combine_kernel;
+extern const uint32_t combine_shared_bytes;  // of a block
 std::span<const std::span<const AttentionEntry>> attention_entries();
 std::span<const QuantizeEntry* const> quantize_entries();
 

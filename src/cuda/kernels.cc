@@ -14,6 +14,7 @@
 #include "cuda/device.h"
 #include "cuda/phases.h"
 #include "cuda/sm90/attend.h"
+#include "gpu/attention/configs.h"
 
 namespace clary::cuda {
 namespace {
@@ -52,7 +53,7 @@ std::string supports(const Arch& arch, const AttentionDesc& desc) {
     return refusal(arch, desc);
 }
 
-int64_t workspace(const AttentionDesc&, const Context&) { return 0; }
+int64_t workspace(const AttentionDesc& desc, const Context&) { return cuda::workspace(desc); }
 
 PackedLayout q_layout(const AttentionDesc& desc) { return packed_q_layout(desc, kMmaArrangement); }
 PackedLayout kv_layout(const AttentionDesc& desc, int64_t kv_capacity) {
@@ -104,7 +105,8 @@ struct Row {
                 append,
                 nullptr,
                 DeviceType::kCuda,
-                merge};
+                merge,
+                gpu::pieces_of};
     }
 };
 
@@ -118,8 +120,14 @@ std::string hopper_usable() {
     return usable(kHopper);
 }
 std::string hopper_supports(const AttentionDesc& desc) {
-    const std::string why = supports(kHopper, desc);
-    return why.empty() ? sm90::refusal(desc) : why;
+    std::string why = supports(kHopper, desc);
+    if (why.empty()) why = sm90::refusal(desc);
+    // They have no pieces of keys, and a few rows would keep a few multiprocessors busy.
+    if (const int pieces = gpu::pieces_of(desc); why.empty() && pieces > 1)
+        why = fmt::format(
+            "q: {} queries, whose {} keys another kernel cuts into {} pieces; allowed: problems in one piece",
+            desc.q_len, desc.kv_len, pieces);
+    return why;
 }
 constexpr KernelRow hopper_row() {
     KernelRow row = Row<2>::row(0);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel of clary_merge.
+// Kernels that join results over disjoint keys: clary_merge's, and that behind attention whose keys are cut into pieces.
 #include "cuda/entries.h"
 #include "cuda/target.cuh"
+#include "gpu/combine/combine_kernel.h"
 #include "gpu/combine/merge_kernel.h"
 
 extern "C" __global__ void __launch_bounds__(clary::gpu::kMergeThreads)
@@ -9,8 +10,17 @@ extern "C" __global__ void __launch_bounds__(clary::gpu::kMergeThreads)
     clary::gpu::MergeKernel<clary::cuda::Target>::run(views);
 }
 
+extern "C" __global__ void __launch_bounds__(clary::gpu::kMaxPieces)
+    clary_combine_pieces(const __grid_constant__ clary::gpu::AttentionParams params) {
+    clary::gpu::CombineKernel<clary::cuda::Target>::run(params);
+}
+
 namespace clary::cuda {
 
+static_assert(gpu::CombineKernel<Target>::kThreads == gpu::kMaxPieces);
+const Kernel combine_kernel{"clary_combine_pieces", reinterpret_cast<const void*>(clary_combine_pieces),
+                            gpu::kMaxPieces};
+const uint32_t combine_shared_bytes = gpu::CombineKernel<Target>::kSharedBytes;
 const Kernel merge_kernel{"clary_merge_rows", reinterpret_cast<const void*>(clary_merge_rows), gpu::kMergeThreads};
 
 }  // namespace clary::cuda

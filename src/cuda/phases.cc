@@ -9,6 +9,7 @@
 #include "cuda/device.h"
 #include "cuda/entries.h"
 #include "gpu/attention/configs.h"
+#include "gpu/combine/combine_kernel.h"
 #include "gpu/combine/merge_kernel.h"
 
 namespace clary::cuda {
@@ -135,10 +136,17 @@ Status attend(const Arch& arch, const Call& call, int64_t kv_capacity, const voi
     const DeviceGuard guard(desc.device_index);
     CLARY_RETURN_IF_ERROR(guard.status());
     const AttentionEntry& entry = *find_attention(desc);
-    const gpu::AttentionParams params = gpu::attention_params(desc, kv_capacity, packed_q, packed_kv);
-    return launch(entry.kernel, desc.device_index, gpu::attention_blocks(desc, entry.config.tile_q),
-                  shared_bytes(arch, entry), &params, call.stream);
+    gpu::AttentionParams params = gpu::attention_params(desc, kv_capacity, packed_q, packed_kv);
+    const int pieces = gpu::pieces_of(desc);
+    if (pieces > 1) gpu::split_into(&params, pieces, call.workspace);
+    CLARY_RETURN_IF_ERROR(launch(entry.kernel, desc.device_index, gpu::attention_blocks(params, entry.config.tile_q),
+                                 shared_bytes(arch, entry), &params, call.stream));
+    if (pieces == 1) return Status::ok();
+    return launch(combine_kernel, desc.device_index, gpu::combine_blocks(params), combine_shared_bytes, &params,
+                  call.stream, arch.capability >= 90);
 }
+
+int64_t workspace(const AttentionDesc& desc) { return gpu::split_bytes(desc, gpu::pieces_of(desc)); }
 
 Status merge(const MergeViews& views, int32_t device, void* stream) {
     const DeviceGuard guard(device);

@@ -20,6 +20,8 @@ Status quantize(const Arch& arch, const Call& call, int64_t kv_capacity, void* p
 Status append(const Arch& arch, const Call& call, int64_t kv_capacity, void* packed_kv);
 // Dense views on GPU `device`.
 Status merge(const MergeViews& views, int32_t device, void* stream);
+// Bytes that attend() needs; quantize() and append() need none.
+int64_t workspace(const AttentionDesc& desc);
 Status attend(const Arch& arch, const Call& call, int64_t kv_capacity, const void* packed_q, const void* packed_kv);
 
 }  // namespace clary::cuda

@@ -13,24 +13,28 @@
 
 namespace clary::cases {
 
-// q, k, v bf16 and out fp32, all [batch, heads, tokens, dim] C-contiguous.
+// q, k, v bf16 and out fp32, all [batch, heads, tokens, dim] C-contiguous. Q and out may have fewer tokens, and `group` times
+// the heads.
 struct GpuProblem {
-    int64_t batch, heads, tokens, dim;
+    int64_t batch, heads, tokens, dim, queries, group;
     GpuMemory q, k, v, out;
     std::unique_ptr<GpuMemory> workspace;
     clary_attention_params params{};
 
-    GpuProblem(int64_t batch_, int64_t heads_, int64_t tokens_, int64_t dim_, const char* recipe, uint64_t seed = 1)
+    GpuProblem(int64_t batch_, int64_t heads_, int64_t tokens_, int64_t dim_, const char* recipe, uint64_t seed = 1,
+               int64_t queries_ = 0, int64_t group_ = 1)
         : batch(batch_),
           heads(heads_),
           tokens(tokens_),
           dim(dim_),
-          q(elements() * 2),
+          queries(queries_ > 0 ? queries_ : tokens_),
+          group(group_),
+          q(results() * 2),
           k(elements() * 2),
           v(elements() * 2),
-          out(elements() * 4) {
+          out(results() * 4) {
         for (const auto& [memory, which] : {std::pair{&q, 0u}, {&k, 1u}, {&v, 2u}}) {
-            std::vector<numerics::Bf16> values(elements());
+            std::vector<numerics::Bf16> values(memory->size() / 2);
             for (size_t i = 0; i < values.size(); ++i)
                 values[i] = numerics::Bf16::from_float(value_at(i, seed * 3 + which));
             memory->write(values);
@@ -38,10 +42,13 @@ struct GpuProblem {
         params.struct_size = sizeof(params);
         const std::vector<int64_t> shape = {batch, heads, tokens, dim},
                                    stride = {heads * tokens * dim, tokens * dim, dim, 1};
-        params.q = gpu_view(q.data(), CLARY_BF16, shape, stride);
+        const int64_t q_heads = heads * group;
+        const std::vector<int64_t> q_shape = {batch, q_heads, queries, dim},
+                                   q_stride = {q_heads * queries * dim, queries * dim, dim, 1};
+        params.q = gpu_view(q.data(), CLARY_BF16, q_shape, q_stride);
         params.k = gpu_view(k.data(), CLARY_BF16, shape, stride);
         params.v = gpu_view(v.data(), CLARY_BF16, shape, stride);
-        params.out = gpu_view(out.data(), CLARY_FP32, shape, stride);
+        params.out = gpu_view(out.data(), CLARY_FP32, q_shape, q_stride);
         params.recipe = recipe;
         params.backend = "cuda";
         size_t bytes = 0;
@@ -50,8 +57,9 @@ struct GpuProblem {
         params.workspace = workspace->data();
         params.workspace_size = bytes;
     }
-    size_t elements() const { return static_cast<size_t>(batch * heads * tokens * dim); }
-    std::vector<float> result() const { return out.read<float>(elements()); }
+    size_t elements() const { return static_cast<size_t>(batch * heads * tokens * dim); }          // of K
+    size_t results() const { return static_cast<size_t>(batch * heads * group * queries * dim); }  // of Q and out
+    std::vector<float> result() const { return out.read<float>(results()); }
 };
 
 // Attention of one query to keys (tokens, dim) and values (tokens, dim), in float64.

@@ -3,8 +3,9 @@
 #include <utility>
 
 #include "gpu/attention/attention_kernel.h"
+#include "gpu/combine/combine_kernel.h"
 #include "gpu/kernels.h"
-#include "sim/sim.h"
+#include "gpu/launch.h"
 
 namespace clary::cases {
 namespace {
@@ -24,11 +25,7 @@ Simulated simulated() {
                   kEntry.machine.shared_bytes) {
         using T = sim::Sim<kEntry.machine>;
         using Kernel = gpu::AttentionKernel<T, kConfig>;
-        result.launch = [](const gpu::AttentionParams& params, const sim::Options& options) {
-            const int64_t blocks = gpu::attention_blocks(params.desc, Kernel::kTileQ);
-            return sim::launch<T>({static_cast<int>(blocks), 1, 1}, Kernel::kThreads, Kernel::kSharedBytes, options,
-                                  [&] { Kernel::run(params); });
-        };
+        result.launch = launch_attention<T, Kernel, gpu::CombineKernel<T>>;
     }
     return result;
 }

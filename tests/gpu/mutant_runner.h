@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a damaged copy of the attention kernel (mutants.cmake) on sm80, with copies that land late and early and several
+// Runs a damaged copy of a kernel of attention (mutants.cmake) on sm80, with copies that land late and early and several
 // orders of waves; says which check speaks first.
 #pragma once
 
@@ -7,8 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "gpu/attention/attention_kernel.h"
+#include "gpu/combine/combine_kernel.h"
 #include "gpu/kernels.h"
-#include "sim/sim.h"
+#include "gpu/launch.h"
 
 namespace clary::cases {
 
@@ -30,19 +32,15 @@ inline constexpr gpu::AttentionConfig kMutantConfig =
 std::string first_check(
     const std::function<sim::Report(const gpu::AttentionParams& params, const sim::Options& options)>& launch);
 
-#define CLARY_ATTENTION_MUTANT(NAME, CHECK)                                                             \
-    namespace {                                                                                         \
-    using namespace clary;                                                                              \
-    using T = sim::Sim<gpu::kSm80>;                                                                     \
-    using Kernel = gpu::mutant_##NAME::AttentionKernel<T, cases::kMutantConfig>;                        \
-    std::string run() {                                                                                 \
-        return cases::first_check([](const gpu::AttentionParams& params, const sim::Options& options) { \
-            const auto blocks = static_cast<int>(gpu::attention_blocks(params.desc, Kernel::kTileQ));   \
-            return sim::launch<T>({blocks, 1, 1}, Kernel::kThreads, Kernel::kSharedBytes, options,      \
-                                  [&] { Kernel::run(params); });                                        \
-        });                                                                                             \
-    }                                                                                                   \
-    const bool registered = (cases::attention_mutants().push_back({#NAME, CHECK, run}), true);          \
+// The namespace has a damaged kernel, and the other one from clary::gpu.
+#define CLARY_ATTENTION_MUTANT(NAME, CHECK)                                                          \
+    namespace {                                                                                      \
+    using namespace clary;                                                                           \
+    using T = sim::Sim<gpu::kSm80>;                                                                  \
+    using Attention = gpu::mutant_##NAME::AttentionKernel<T, cases::kMutantConfig>;                  \
+    using Combine = gpu::mutant_##NAME::CombineKernel<T>;                                            \
+    std::string run() { return cases::first_check(cases::launch_attention<T, Attention, Combine>); } \
+    const bool registered = (cases::attention_mutants().push_back({#NAME, CHECK, run}), true);       \
     }
 
 }  // namespace clary::cases

@@ -1,36 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-# Faults planted into the text of the attention kernel, one at a time, as tests/sim/mutants.cmake does with the skeleton
-# kernel: the simulator or the comparison with the oracle must catch each. Every one gives attention_<name>.cc with the
-# damaged kernel and the check that is expected to speak first ("result" is the comparison, "none" says that it is no fault).
-# Where the text to damage is no longer there exactly once, the mutant's test fails and says so.
-set(ATTENTION_KERNEL ${PROJECT_SOURCE_DIR}/src/gpu/attention/attention_kernel.h)
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${ATTENTION_KERNEL})
-file(READ ${ATTENTION_KERNEL} ATTENTION_TEXT)
+# Faults planted into the text of the attention kernel and of the one that joins pieces of keys, one at a time, as
+# tests/sim/mutants.cmake does with the skeleton kernel: the simulator or the comparison with the oracle must catch each.
+# Every one gives attention_<name>.cc with the damaged kernel and the check that is expected to speak first ("result" is the
+# comparison, "none" says that it is no fault). Where the text to damage is no longer there exactly once, the mutant's test
+# fails and says so.
 set(ATTENTION_MUTANTS)
 
-function(attention_mutant name check text replacement)
-    string(REPLACE "${text}" "" without "${ATTENTION_TEXT}")
-    string(LENGTH "${ATTENTION_TEXT}" length)
+# folder/name.h under src/gpu, in which `kernel` lies; `other` is the one that stays whole.
+function(gpu_mutant header kernel other name check text replacement)
+    set(source ${PROJECT_SOURCE_DIR}/src/gpu/${header})
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
+    file(READ ${source} whole)
+    string(REPLACE "${text}" "" without "${whole}")
+    string(LENGTH "${whole}" length)
     string(LENGTH "${without}" length_without)
     string(LENGTH "${text}" length_of_text)
     math(EXPR times "(${length} - ${length_without}) / ${length_of_text}")
-    set(damaged "${ATTENTION_TEXT}")
+    set(damaged "${whole}")
     if(times EQUAL 1)
         string(REPLACE "${text}" "${replacement}" damaged "${damaged}")
     else()
-        set(check "its text occurs ${times} times in attention_kernel.h, not once")
+        set(check "its text occurs ${times} times in ${header}, not once")
     endif()
     # In a namespace of its own, which sees all of clary::gpu but its kernel.
     string(REPLACE "namespace clary::gpu {" "namespace clary::gpu::mutant_${name} {" damaged "${damaged}")
     set(folder ${CMAKE_CURRENT_BINARY_DIR}/mutants)
     file(CONFIGURE OUTPUT ${folder}/attention_${name}.h CONTENT "${damaged}" @ONLY)
     file(CONFIGURE OUTPUT ${folder}/attention_${name}.cc CONTENT [[
-#include "attention_@name@.h"
 #include "gpu/mutant_runner.h"
+
+#include "attention_@name@.h"
+
+namespace clary::gpu::mutant_@name@ {
+using gpu::@other@;
+}
 
 CLARY_ATTENTION_MUTANT(@name@, "@check@")
 ]] @ONLY)
     list(APPEND ATTENTION_MUTANTS ${folder}/attention_${name}.cc)
+    set(ATTENTION_MUTANTS ${ATTENTION_MUTANTS} PARENT_SCOPE)
+endfunction()
+function(attention_mutant name check text replacement)
+    gpu_mutant(attention/attention_kernel.h AttentionKernel CombineKernel ${name} "${check}" "${text}" "${replacement}")
+    set(ATTENTION_MUTANTS ${ATTENTION_MUTANTS} PARENT_SCOPE)
+endfunction()
+function(combine_mutant name check text replacement)
+    gpu_mutant(combine/combine_kernel.h CombineKernel AttentionKernel ${name} "${check}" "${text}" "${replacement}")
     set(ATTENTION_MUTANTS ${ATTENTION_MUTANTS} PARENT_SCOPE)
 endfunction()
 
@@ -71,3 +86,11 @@ attention_mutant(base_of_the_first_tile "result" [[p_.tile_base[tile_index] ]] [
 attention_mutant(all_tiles_weigh_the_same "result" [[T::exp2(lift - reference_[r])]] [[T::exp2(0.0f)]])
 attention_mutant(sum_of_one_lane "result" [[T::row_sum(sum_[r])]] [[sum_[r] ]])
 attention_mutant(old_rows_not_rescaled "result" [[rescale_rows(rescale);]] [[(void)rescale;]])
+
+# -- pieces of keys --
+attention_mutant(pieces_begin_with_the_second "result" [[range.piece(piece(), p_.split.pieces)]]
+    [[range.piece(piece() + 1, p_.split.pieces)]])
+combine_mutant(last_piece_dropped "result" [[first < p.split.pieces;]] [[first < p.split.pieces - 1;]])
+combine_mutant(pieces_weigh_the_same "result" [[T::exp2(mine.reference - top)]] [[T::exp2(0.0f)]])
+combine_mutant(no_sync_before_the_weights "race" [[T::block_sync();  // weights and sums]] [[// weights]])
+combine_mutant(no_sync_before_the_sum "race" [[T::block_sync();  // the waves' parts]] [[// the waves' parts]])

@@ -14,14 +14,21 @@ namespace {
 
 // A problem with its operands and answer, made once.
 struct Prepared {
-    explicit Prepared(const Case& c)
-        : problem(c), desc(gpu_desc_of(problem, "int8_int8+tile=64")), packed(desc, kMmaArrangement), oracle() {
+    explicit Prepared(const Case& c, int pieces_ = 1)
+        : problem(c),
+          desc(gpu_desc_of(problem, "int8_int8+tile=64")),
+          packed(desc, kMmaArrangement),
+          oracle(),
+          pieces(pieces_),
+          memory(static_cast<size_t>(gpu::split_bytes(desc, pieces))) {
         oracle = oracle_of(problem, desc, packed);
     }
     Problem problem;
     AttentionDesc desc;
     ReferencePacked packed;
     Output oracle;
+    int pieces;      // of the keys
+    Guarded memory;  // their results
 };
 
 std::deque<Prepared>& prepared() {
@@ -33,6 +40,8 @@ std::deque<Prepared>& prepared() {
     all.emplace_back(c);
     c.values = Values::kLargeK;  // references that jump
     all.emplace_back(c);
+    c.q_len = 5;
+    all.emplace_back(c, 4);
     return all;
 }
 
@@ -75,8 +84,10 @@ std::string first_check(
                 options.copies = copies;
                 options.seed = seed;
                 p.problem.poison_outputs();
-                const sim::Report report =
-                    launch(gpu::attention_params(p.desc, 0, p.packed.q.data(), p.packed.kv.data()), options);
+                p.memory.poison();
+                gpu::AttentionParams params = gpu::attention_params(p.desc, 0, p.packed.q.data(), p.packed.kv.data());
+                if (p.pieces > 1) gpu::split_into(&params, p.pieces, p.memory.data());
+                const sim::Report report = launch(params, options);
                 if (!report.ok()) return report.describe();
                 if (const std::string difference = first_difference(p); !difference.empty())
                     return "result: " + difference;

@@ -50,10 +50,15 @@ sim::Options next_options() {
     return options;
 }
 
-void run(const Simulated& kernel, Problem* problem, const AttentionDesc& desc, const Guarded& q, const Guarded& kv) {
+void run(const Simulated& kernel, Problem* problem, const AttentionDesc& desc, const Guarded& q, const Guarded& kv,
+         int pieces) {
     problem->poison_outputs();
-    const sim::Report report = kernel.launch(
-        gpu::attention_params(desc, 0, q.data(), kv.data(), gpu::arrangement_of(kernel.entry.machine)), next_options());
+    gpu::AttentionParams params =
+        gpu::attention_params(desc, 0, q.data(), kv.data(), gpu::arrangement_of(kernel.entry.machine));
+    Guarded memory(static_cast<size_t>(gpu::split_bytes(desc, pieces)));
+    if (pieces > 1) gpu::split_into(&params, pieces, memory.data());
+    const sim::Report report = kernel.launch(params, next_options());
+    EXPECT_TRUE(memory.canaries_intact());
     ASSERT_TRUE(report.ok()) << report.describe();
     EXPECT_EQ(report.counters.bank_conflicts, 0) << report.describe();
     EXPECT_EQ(problem->damage(), "");
@@ -82,7 +87,7 @@ void expect_near(const Output& result, const Output& oracle, const Recipe& recip
     }
 }
 
-int check_all_machines(Problem* problem, const char* recipe) {
+int check_all_machines(Problem* problem, const char* recipe, int pieces) {
     const AttentionDesc desc = gpu_desc_of(*problem, recipe);
     const std::vector<const Simulated*> kernels = kernels_for(desc);
     std::unique_ptr<ReferencePacked> packed;
@@ -94,7 +99,7 @@ int check_all_machines(Problem* problem, const char* recipe) {
             packed = std::make_unique<ReferencePacked>(desc, arrangement);
             oracle = oracle_of(*problem, desc, *packed);
         }
-        run(*kernel, problem, desc, packed->q, packed->kv);
+        run(*kernel, problem, desc, packed->q, packed->kv, pieces);
         if (testing::Test::HasFatalFailure()) break;
         expect_near(problem->output(), oracle, desc.recipe, problem->spec());
         if (testing::Test::HasFailure()) break;

@@ -31,13 +31,14 @@ Output oracle_of(const Problem& problem, const AttentionDesc& desc, const Refere
 sim::Options next_options();
 
 // Runs the kernel on poisoned outputs. Expects no complaint of the simulator, no bank conflict, and inputs and gaps
-// untouched.
-void run(const Simulated& kernel, Problem* problem, const AttentionDesc& desc, const Guarded& q, const Guarded& kv);
+// untouched. With `pieces` > 1 the keys are cut into so many, whatever the library would do.
+void run(const Simulated& kernel, Problem* problem, const AttentionDesc& desc, const Guarded& q, const Guarded& kv,
+         int pieces = 1);
 
 // Results are within the tolerances of the oracle's. Not a number counts as equal to itself.
 void expect_near(const Output& result, const Output& oracle, const Recipe& recipe, const Case& c);
 
 // run() and expect_near() for the kernel of each machine that serves the problem; how many those were.
-int check_all_machines(Problem* problem, const char* recipe);
+int check_all_machines(Problem* problem, const char* recipe, int pieces = 1);
 
 }  // namespace clary::cases

@@ -53,6 +53,8 @@ void print_text(const Json& json) {
         fmt::print("workspace  {} for the whole call, of which {} packed Q, K and V; {} for a phase alone\n",
                    bytes_text(json.at("workspace_bytes")), bytes_text(json.at("packed_bytes")),
                    bytes_text(json.at("phase_workspace_bytes")));
+        if (const int pieces = json.value("key_pieces", 1); pieces > 1)
+            fmt::print("keys       in {} pieces, attended to side by side and then combined: a short query\n", pieces);
         fmt::print("traffic    {} at least\n", bytes_text(json.at("bytes_moved")));
     }
     if (json.contains("expected_rel_l1")) {

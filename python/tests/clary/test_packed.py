@@ -74,6 +74,23 @@ def test_a_cache_fills_step_by_step(arrays, rng):
     assert cache.length == 0
 
 
+def test_a_few_queries_over_many_keys(arrays, rng):
+    """On a GPU the keys are cut into pieces; how full a cache is and what may be seen of it changes nothing."""
+    q, k, v = qkv(rng, heads=8, kv_heads=2, q_len=3, kv_len=1500)
+    cache = clary.KVCache(4000)
+    cache.append(arrays(k), arrays(v), q=arrays(q))
+    seen = visible(3, 1500, "bottom_right")
+    sinks = rng.standard_normal(8, dtype=np.float32)
+    for mask, options in ((None, {}), (seen, {"causal": "bottom_right", "sinks": arrays(sinks), "return_lse": True}),
+                          (seen & ~visible(3, 1500, None, 396), {"causal": "bottom_right", "window": (1100, 0)})):
+        found = cache.attend(arrays(q), **options)
+        out, lse = exact(q, k, v, mask=mask, sinks=sinks if "sinks" in options else None)
+        if "return_lse" in options:
+            assert np.abs(arrays.numpy(found[1]) - lse).max() < 1e-2
+            found = found[0]
+        assert rel_l1(arrays.numpy(found), out) < 1.6 * LIMIT["auto"]
+
+
 def test_ragged_cache(arrays, rng):
     q, k, v = qkv(rng, q_len=40)
     lengths = np.array([25, 40], np.int32)

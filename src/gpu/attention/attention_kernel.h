@@ -8,7 +8,8 @@
 //     m = row maximum of the tile           P = 2^(x - m), x the base-2 score: a byte round(255 ..), or 16 bits
 //     T = P V        exact int32, or fp32
 //     O += float(T) c,  l += (sum of P) c   c = 2^(m + base - R): base the tile's bias base, R the row's reference
-//   finish           O / l, rotate back, add V's mean, convert, store; LSE
+//   finish           O / l, rotate back, add V's mean, convert, store; LSE. Where a block has but a piece of the keys
+//                    (gpu/attention/split.h): O, l and R as they are, for gpu/combine/combine_kernel.h
 //
 // P of a tile depends on no other tile, and R moves only when a tile's maximum lies more than 64 above it, so rescaling O
 // is rare (docs/decisions/0002-int8-pv-default.md). A wave owns tile_q / waves rows and never waits for another but at
@@ -221,15 +222,17 @@ class AttentionKernel {
         const AttentionDesc& desc = p_.desc;
         const auto group = static_cast<int>(desc.q_heads_per_kv()), kv_heads = static_cast<int>(desc.kv_heads);
         const int tiles = (static_cast<int>(desc.q_len) * group + c.tile_q - 1) / c.tile_q;
-        const int head = T::block(0) / tiles;
+        const int block = T::block(0) / p_.split.pieces, head = block / tiles;
         b_ = head / kv_heads;
         kv_head_ = head - b_ * kv_heads;
         if (T::wave() == 0 && T::lane() == 0) store_sequence();
         T::block_sync();  // the sequence is there
         const Sequence sequence = this->sequence();
-        first_row_ = (tiles - 1 - (T::block(0) - head * tiles)) * c.tile_q;  // causal: the longest of a head first
+        first_row_ = (tiles - 1 - (block - head * tiles)) * c.tile_q;  // causal: the longest of a head first
         const int rows = static_cast<int>(sequence.q_len) * group - first_row_;
         rows_ = rows < c.tile_q ? rows : c.tile_q;
+        // No more than there is memory for, where max_seqlen_q is too small.
+        if (split() && rows_ > p_.split.rows - first_row_) rows_ = p_.split.rows - first_row_;
         kv_row_ = p_.kv_rows.begin(b_, kv_head_, kv_heads, sequence.kv_begin);
     }
     CLARY_DEVICE void store_sequence() const {
@@ -295,10 +298,12 @@ class AttentionKernel {
         const VisibleSpan all_rows{visible(0), visible(c.tile_q - 1)};
         const VisibleSpan rows{visible(first), visible(first + kWaveRows - 1)};
         // Buffers that were packed for something else are not read.
-        const TileRange range = valid() ? TileRange::some(all_rows, c.tile_k) : TileRange{0, 0, 0};
+        TileRange range = valid() ? TileRange::some(all_rows, c.tile_k) : TileRange{0, 0, 0};
+        if (split()) range = range.piece(piece(), p_.split.pieces);
         const Ranges ranges(range, TileRange::some(rows, c.tile_k), TileRange::all(rows, c.tile_k));
         if (range.has(range.first())) fetch_queries();
         fetch(source, range, range.first(), 0);
+        if (split()) T::let_next_start();
         if (!weighted()) store_plain_weights();
         if (kIntQk && thread() < c.tile_q) T::store(constants_at(thread()), constants);
         start_sums();
@@ -786,12 +791,32 @@ class AttentionKernel {
     }
 
     // -- results --
+    CLARY_DEVICE bool split() const { return p_.split.pieces > 1; }
+    CLARY_DEVICE int piece() const { return T::block(0) % p_.split.pieces; }
     CLARY_DEVICE void finish() {
         const AttentionDesc& desc = p_.desc;
         float inverse[kRows], share[kRows];
         const int64_t q_begin = sequence().q_begin;
         static_for<kRows>([&](auto r) { finish_row<r>(q_begin, inverse[r], share[r]); });
+        if (!split()) finish_channels(inverse, share);
 
+        const SharedAddress scratch{kQueriesAt + static_cast<uint32_t>(T::wave() * Output::kBytes)};
+        const int first = T::wave() * kWaveRows;
+        const Operand to = split() ? Operand{p_.split.out, DType::kF32} : desc.out;
+        const int channels = split() ? c.head_dim_v : static_cast<int>(desc.head_dim_v);
+        Output::store(out_, scratch, to, channels, rows_ - first, [&](int row) {
+            if (split()) return split_row(first + row) * c.head_dim_v;
+            const Row at = row_at(first + row);
+            return b_ * desc.out.batch_stride + at.head * desc.out.head_stride +
+                   (q_begin + at.query) * desc.out.token_stride;
+        });
+    }
+    CLARY_DEVICE int64_t split_row(int row) const {
+        return p_.split.row_of(b_ * p_.desc.kv_heads + kv_head_, piece(), first_row_ + row);
+    }
+    // From sums to results.
+    CLARY_DEVICE void finish_channels(const float (&inverse)[kRows], const float (&share)[kRows]) {
+        const AttentionDesc& desc = p_.desc;
         const int64_t head_channel = (b_ * desc.kv_heads + kv_head_) * c.head_dim_v;
         const bool by_channel = desc.recipe.v_scale == VScale::kChannel;
         for_out([&](auto m, auto n, auto i) {
@@ -805,27 +830,25 @@ class AttentionKernel {
                 out_[m][n][i] = T::fma(p_.v_mean[head_channel + Output::channel_of(n, i)], share[Output::row_of(m, i)],
                                        out_[m][n][i]);
             });
-        const SharedAddress scratch{kQueriesAt + static_cast<uint32_t>(T::wave() * Output::kBytes)};
-        const int first = T::wave() * kWaveRows;
-        Output::store(out_, scratch, desc.out, static_cast<int>(desc.head_dim_v), rows_ - first, [&](int row) {
-            const Row at = row_at(first + row);
-            return b_ * desc.out.batch_stride + at.head * desc.out.head_stride +
-                   (q_begin + at.query) * desc.out.token_stride;
-        });
     }
 
     // What a row of O is multiplied by, and the share of the softmax that is not the sink's; stores the row's LSE. All NaN
-    // where !valid.
+    // where !valid. Of a piece: stores its sums.
     template <int r>
     CLARY_DEVICE void finish_row(int64_t q_begin, float& inverse, float& share) const {
         const AttentionDesc& desc = p_.desc;
         const float l = T::row_sum(sum_[r]), sum = desc.want_lse ? exact_sum<r>() : l;
+        const bool stores = row_in_block<r>() < rows_ && speaks();
+        if (split()) {
+            if (stores) p_.split.sums[split_row(row_in_block<r>())] = {reference_[r], l, sum, 0};
+            return;
+        }
         const Row row = row_of_slot<r>();
         const float shift = p_.q_shift ? p_.q_shift[packed_row(row)] : 0.0f;
         const RowResult result = row_result<T>(l, sum / kPTop, reference_[r], shift, desc.sinks, row.head, valid());
         inverse = result.inverse;
         share = result.share;
-        if (desc.want_lse && row_in_block<r>() < rows_ && speaks()) store_lse(desc, b_, row, q_begin, result.lse);
+        if (desc.want_lse && stores) store_lse(desc, b_, row, q_begin, result.lse);
     }
 
     const AttentionParams& p_;

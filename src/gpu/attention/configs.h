@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which attention kernel serves a problem, and how it is launched: attention_blocks() blocks along x of kThreads threads
-// with kSharedBytes bytes of shared memory.
+// with kSharedBytes bytes of shared memory; whether its keys are cut into pieces.
 #pragma once
+
+#include <algorithm>
 
 #include "core/packed.h"
 #include "gpu/attention/config.h"
@@ -100,6 +102,38 @@ constexpr int generality(const AttentionConfig& c) { return 2 * c.biased + (c.ke
 inline int64_t attention_blocks(const AttentionDesc& desc, int tile_q) {
     const int64_t rows = desc.q_len * desc.q_heads_per_kv();
     return desc.batch * desc.kv_heads * ((rows + tile_q - 1) / tile_q);
+}
+inline int64_t attention_blocks(const AttentionParams& p, int tile_q) {
+    return attention_blocks(p.desc, tile_q) * p.split.pieces;
+}
+
+// Pieces that the keys are cut into. A decode step has one block for each kv head, and most of a GPU would idle; so short
+// queries get about kBlocks blocks (some times as many as any chip runs at once, and no fewer on a smaller one: results
+// are the same bits everywhere), unless pieces became shorter than a block's start is worth. Where pieces begin is decided
+// by the keys that a sequence has at the time (TileRange::piece): a cache is cut evenly however full it is.
+inline int pieces_of(const AttentionDesc& desc) {
+    constexpr int64_t kShort = 16, kBlocks = 1024, kKeys = 256;  // queries; blocks; keys of a piece at least
+    if (desc.q_len > kShort) return 1;
+    const int64_t blocks = attention_blocks(desc, config_for(needs_of(desc)).tile_q);
+    if (blocks == 0) return 1;
+    const int64_t pieces = std::min({(kBlocks + blocks - 1) / blocks, desc.kv_len / kKeys, int64_t{kMaxPieces}});
+    return static_cast<int>(std::max(pieces, int64_t{1}));
+}
+
+// Bytes of memory that the pieces leave their results in.
+inline int64_t split_bytes(const AttentionDesc& desc, int pieces) {
+    if (pieces == 1) return 0;
+    const int64_t rows = desc.batch * desc.q_heads * desc.q_len * pieces;
+    return round_up(rows * (int64_t{sizeof(RowSums)} + padded_dim_mma(desc.head_dim_v) * 4), 64);
+}
+// The problem with its keys in pieces; `memory` of split_bytes().
+inline void split_into(AttentionParams* p, int pieces, void* memory) {
+    const AttentionDesc& desc = p->desc;
+    p->split.pieces = pieces;
+    p->split.rows = static_cast<int>(desc.q_len * desc.q_heads_per_kv());
+    p->split.channels = static_cast<int>(padded_dim_mma(desc.head_dim_v));
+    p->split.sums = static_cast<RowSums*>(memory);
+    p->split.out = reinterpret_cast<float*>(p->split.sums + desc.batch * desc.q_heads * desc.q_len * pieces);
 }
 
 inline AttentionParams attention_params(const AttentionDesc& desc, int64_t kv_capacity, const void* packed_q,

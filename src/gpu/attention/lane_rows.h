@@ -54,6 +54,16 @@ struct TileRange {
     CLARY_DEVICE static TileRange all(const VisibleSpan& span, int tile) {
         return joined(span.low.keep / tile, (span.high.begin + tile - 1) / tile, span.low.end / tile);
     }
+    // Number `index` of `pieces` > 1 pieces, all but the last of [0, keep) and of [begin, end) equally long. Some may be
+    // empty.
+    CLARY_DEVICE TileRange piece(int index, int pieces) const {
+        const int rest = end > begin ? end - begin : 0;
+        const int cuts = keep > 0 && rest > 0 ? pieces - 1 : pieces;  // of which one is shortened by keep's end
+        const int length = (keep + rest + cuts - 1) / cuts, kept = length > 0 ? (keep + length - 1) / length : 0;
+        const int from = index < kept ? 0 : begin, to = index < kept ? keep : end;
+        const int first = from + (index < kept ? index : index - kept) * length;
+        return {0, first, first + length < to ? first + length : to};
+    }
     CLARY_DEVICE int first() const { return keep > 0 ? 0 : begin; }
     CLARY_DEVICE int after(int tile) const { return tile + 1 == keep ? begin : tile + 1; }
     CLARY_DEVICE bool has(int tile) const {  // without branches

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/packed.h"
+#include "gpu/attention/split.h"
 #include "gpu/header.h"
 
 namespace clary::gpu {
@@ -15,6 +16,7 @@ struct AttentionParams {
     PackedRows q_rows, kv_rows;
     Headers headers;  // of the packed buffers; where they do not match, all results are NaN
     float a = 0;      // |softmax scale| log2 e; log2 e where scale is 0
+    Split split;
 
     const void* q_codes = nullptr;      // [.., row, code columns]
     const float* q_scale = nullptr;     // [.., row]; null: exact recipes
