@@ -3,12 +3,18 @@
 """Clary's CPU attention beside PyTorch's CPU scaled_dot_product_attention: same process, same threads, alternated.
 
     python3 bench/compare_torch.py build/cpu-release/lib/libclary.so --threads 1 2 --head-dim 64 128 --seq 1024 4096
+    python3 bench/compare_torch.py LIBRARY --isa avx2 --probe build/bench/lib/libclary_probe.so --decode 8 32768 --json FILE
 
-Times whole calls (quantization included) on N(0,1) data, after each result was compared with float64 attention.
-Prints medians and the ratio to PyTorch; --json writes records as docs/cli.md describes them.
+"kernel" is clary_attend on packed operands, "call" is clary_attention, quantization included; N(0,1) data, fp32 in and
+out, bf16 for PyTorch's bf16; each result is first compared with float64 attention of one head. With --isa avx2 PyTorch is
+held to AVX2 too. With one thread, times are processor time of that thread, which other work on the machine does not
+lengthen; with more, time on the clock. --probe adds what the machine gives at most, taken between the calls; --decode
+B KEYS one query for each of 32 heads, over a cache of 8 heads of K and V. Prints medians; --json writes records as
+docs/cli.md describes them.
 """
 
 import argparse
+import ctypes
 import datetime
 import json
 import os
@@ -17,9 +23,36 @@ import statistics
 import sys
 import time
 
-import torch
+HELD_TO_AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+BASELINE = "torch_fp32"
 
-from common import git_commit, load, rel_l1
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("library")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--head-dim", type=int, nargs="+", default=[64, 128])
+    parser.add_argument("--seq", type=int, nargs="*", default=[1024, 2048, 4096])
+    parser.add_argument("--heads", type=int, default=16)
+    parser.add_argument("--recipes", nargs="+",
+                        default=["int8_int8:accurate", "int8_int8:fast", "int8_bf16:accurate", "fp32_fp32"])  # fmt: skip
+    parser.add_argument("--causal", action="store_true")
+    parser.add_argument("--isa", help="a tier of Clary's, e.g. avx2; the best one where not given")
+    parser.add_argument("--decode", type=int, nargs=2, action="append", default=[], metavar=("B", "KEYS"))
+    parser.add_argument("--probe", help="the library of bench/cpu/probe.cc")
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--json")
+    return parser.parse_args()
+
+
+ARGS = arguments()
+if ARGS.isa == "avx2":
+    os.environ.update(HELD_TO_AVX2)  # read when PyTorch is loaded
+
+import torch  # noqa: E402
+from common import git_commit, load, rel_l1  # noqa: E402
+
+sdpa = torch.nn.functional.scaled_dot_product_attention
 
 
 def cpu_name() -> str:
@@ -29,70 +62,158 @@ def cpu_name() -> str:
     return platform.machine()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("library")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--head-dim", type=int, nargs="+", default=[64, 128])
-    parser.add_argument("--seq", type=int, nargs="+", default=[1024, 2048, 4096])
-    parser.add_argument("--heads", type=int, default=16)
-    parser.add_argument("--recipes", nargs="+", default=["int8_int8:accurate", "int8_int8:fast", "fp32_fp32"])
-    parser.add_argument("--causal", action="store_true")
-    parser.add_argument("--repeat", type=int, default=7)
-    parser.add_argument("--json")
-    args = parser.parse_args()
+class Problem:
+    """Q, K, V and their packed forms, for calls of the C functions."""
 
-    clary = load(args.library)
+    def __init__(self, clary, q, k, v, recipe: str, causal: bool):
+        self.library = clary._library
+        self.out = torch.full_like(q, float("nan"))
+        arrays = {"q": q, "k": k, "v": v, "out": self.out}
+        problem, packed = clary._problem, clary._packed
+        family = problem.gather(arrays)
+        backend = f"cpu:{ARGS.isa}" if ARGS.isa else "cpu"
+        options = problem.Options(causal="bottom_right" if causal else "none", recipe=recipe, backend=backend)
+        plan = problem.plan_for(family, options, arrays)
+        self.params, workspace = plan.bind(family, arrays, q)
+        memory = [family.bytes(layout.bytes, q) for layout in packed._layouts(plan, 0)]
+        self.packed = [packed._buffer(family, m, (0, 0), 0) for m in memory]
+        self.bytes = memory[1].numel()  # of packed K and V
+        self.keep = (q, k, v, plan, workspace, memory)
+
+    def run(self, name: str, *structs) -> None:
+        status = getattr(self.library.lib, name)(*[s if s is None else ctypes.byref(s) for s in structs])
+        self.library.check(status)
+
+    def quantize(self):
+        self.run("clary_quantize", self.params, *self.packed, None)
+
+    def kernel(self):
+        self.run("clary_attend", self.params, *self.packed)
+
+    def call(self):
+        self.run("clary_attention", self.params)
+
+
+class Probe:
+    """What the machine gives at most, between the calls that are measured."""
+
+    def __init__(self, path: str, threads: int):
+        self.library = ctypes.CDLL(path)
+        self.library.clary_probe_read.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_int]
+        self.library.clary_probe_vnni.restype = ctypes.c_double
+        self.threads = threads
+
+    def read(self, buffer, streams: int) -> None:
+        self.library.clary_probe_read(buffer.data_ptr(), buffer.numel(), streams, self.threads)
+
+    def vnni(self) -> None:
+        self.operations = self.library.clary_probe_vnni(self.threads)
+
+
+def measure(candidates: dict, threads: int) -> dict:
+    """Each candidate's milliseconds, round by round in turn."""
+    clock = time.thread_time if threads == 1 else time.perf_counter
+    times = {name: [] for name in candidates}
+    for _ in range(ARGS.repeat):
+        for name, run in candidates.items():
+            start = clock()
+            run()
+            times[name].append((clock() - start) * 1e3)
+    return times
+
+
+def record_of(threads: int, **more) -> dict:
+    clock = "processor time" if threads == 1 else "time on the clock"
+    tier = f"{ARGS.isa or 'best'} tier, {threads} thread{'s' if threads > 1 else ''} ({clock})"
+    return {"date": datetime.date.today().isoformat(), "commit": git_commit(), "machine": cpu_name(), "clock_mhz": None,
+            "protocol": f"{tier}, PyTorch {torch.__version__}{' held to AVX2' if ARGS.isa == 'avx2' else ''}, alternated, "
+                        f"median of {ARGS.repeat}",
+            "backend": "cpu", "tile": 128, "data": "normal", **more}  # fmt: skip
+
+
+def spread(values: list) -> float:
+    quartiles = statistics.quantiles(values, n=4)
+    return quartiles[2] - quartiles[0]
+
+
+def attention(clary, threads: int, dim: int, seq: int, probe):
+    generator = torch.Generator().manual_seed(seq + dim)
+    q, k, v = (torch.randn(1, ARGS.heads, seq, dim, generator=generator) for _ in range(3))
+    half = [t.bfloat16() for t in (q, k, v)]
+    head = [t[:, :1].double() for t in (q, k, v)]
+    reference = sdpa(*head, is_causal=ARGS.causal)
+    candidates = {(BASELINE, "kernel"): lambda: sdpa(q, k, v, is_causal=ARGS.causal),
+                  ("torch_bf16", "kernel"): lambda: sdpa(*half, is_causal=ARGS.causal)}  # fmt: skip
+    errors = {BASELINE: rel_l1(sdpa(q, k, v, is_causal=ARGS.causal)[:, :1], reference),
+              "torch_bf16": rel_l1(sdpa(*half, is_causal=ARGS.causal)[:, :1], reference)}  # fmt: skip
+    kernels = {BASELINE: BASELINE, "torch_bf16": "torch_bf16"}
+    for recipe in ARGS.recipes:
+        problem = Problem(clary, q, k, v, recipe, ARGS.causal)
+        problem.call()
+        kernels[recipe] = clary.last_kernel()
+        errors[recipe] = rel_l1(problem.out[:, :1], reference)
+        problem.quantize()
+        candidates[recipe, "kernel"], candidates[recipe, "call"] = problem.kernel, problem.call
+    if probe:
+        candidates["probe", "vnni"] = probe.vnni
+    times = measure(candidates, threads)
+    peak = probe.operations / statistics.median(times.pop(("probe", "vnni"))) * 1e-9 if probe else None
+    base = statistics.median(times[BASELINE, "kernel"])
+    flops = 4.0 * ARGS.heads * seq * seq * dim / (2 if ARGS.causal else 1)
+    for (recipe, what), values in times.items():
+        ms = statistics.median(values)
+        print(f"{threads:7} {dim:4} {seq:6} {recipe:20} {what:7} {kernels[recipe]:24} {ms:9.2f} {flops / ms * 1e-6:8.0f} "
+              f"{base / ms:6.2f} {errors[recipe]:8.5f}" + (f" {flops / ms * 1e-9 / peak:5.2f}" if peak else ""),
+              flush=True)  # fmt: skip
+        yield record_of(threads, kernel=kernels[recipe], recipe=recipe, what=what, batch=1, q_heads=ARGS.heads,
+                        kv_heads=ARGS.heads, q_len=seq, kv_len=seq, head_dim=dim, causal=ARGS.causal, ms=ms,
+                        ms_iqr=spread(values), tops=flops / ms * 1e-9, baseline=BASELINE, baseline_ms=base,
+                        ratio=base / ms, rel_l1=errors[recipe], vnni_tops=peak)  # fmt: skip
+
+
+def decode(clary, threads: int, batch: int, keys: int, probe):
+    generator = torch.Generator().manual_seed(keys)
+    # One sequence's K and V for all: in bf16, as their packed forms are what is read.
+    k, v = (torch.randn(1, 8, keys, 128, generator=generator).bfloat16().expand(batch, -1, -1, -1) for _ in range(2))
+    q = torch.randn(batch, 32, 1, 128, generator=generator)
+    for recipe in ARGS.recipes[:2]:
+        problem = Problem(clary, q, k, v, recipe, False)
+        problem.quantize()
+        problem.kernel()
+        buffer = torch.ones(problem.bytes, dtype=torch.int8)
+        times = measure({"kernel": problem.kernel, 1: lambda: probe.read(buffer, 1), 4: lambda: probe.read(buffer, 4)},
+                        threads)  # fmt: skip
+        ms, read_ms = (min(statistics.median(times[name]) for name in names) for names in (["kernel"], [1, 4]))
+        rate, peak = problem.bytes / ms * 1e3, problem.bytes / read_ms * 1e3
+        print(f"{threads:7} {128:4} {keys:6} {recipe:20} decode  {clary.last_kernel():24} {ms:9.2f} {rate * 1e-9:8.1f} GB/s, "
+              f"{rate / peak:.2f} of reading as many bytes ({peak * 1e-9:.1f})", flush=True)  # fmt: skip
+        yield record_of(threads, kernel=clary.last_kernel(), recipe=recipe, what="decode", batch=batch, q_heads=32,
+                        kv_heads=8, q_len=1, kv_len=keys, head_dim=128, causal=False, ms=ms, ms_iqr=spread(times["kernel"]),
+                        gb_per_s=rate * 1e-9, baseline="read", baseline_ms=read_ms,
+                        ratio=rate / peak)  # fmt: skip
+
+
+def main() -> int:
+    if ARGS.decode and not ARGS.probe:
+        sys.exit("--decode: needs --probe, what it is compared with")
+    clary = load(ARGS.library)
     records = []
-    print(f"{cpu_name()}, PyTorch {torch.__version__}, {os.cpu_count()} cores; whole calls, fp32 in and out, medians")
-    print(f"{'threads':>7} {'D':>4} {'S':>6} {'recipe':22} {'kernel':24} {'ms':>9} {'torch ms':>9} {'ratio':>6} {'rel L1':>8}")
-    for threads in args.threads:
+    print(f"{cpu_name()}, PyTorch {torch.__version__}, {os.cpu_count()} cores; medians")
+    print(f"{'threads':>7} {'D':>4} {'S':>6} {'recipe':20} {'what':7} {'kernel':24} {'ms':>9} {'GOP/s':>8} {'ratio':>6} "
+          f"{'rel L1':>8}" + (" of VNNI peak" if ARGS.probe else ""))  # fmt: skip
+    for threads in ARGS.threads:
         torch.set_num_threads(threads)
         clary.set_num_threads(threads)
-        for dim in args.head_dim:
-            for seq in args.seq:
-                generator = torch.Generator().manual_seed(seq + dim)
-                q, k, v = (torch.randn(1, args.heads, seq, dim, generator=generator) for _ in range(3))
-                out = torch.empty_like(q)
-
-                def baseline():
-                    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=args.causal)
-
-                head = [t[:, :1].double() for t in (q, k, v)]
-                reference = torch.nn.functional.scaled_dot_product_attention(*head, is_causal=args.causal)
-                errors, kernels = {}, {}
-                for recipe in args.recipes:
-                    clary.attention(q, k, v, causal=args.causal, recipe=recipe, out=out)
-                    kernels[recipe] = clary.last_kernel()
-                    errors[recipe] = rel_l1(out[:, :1], reference)
-                times = {name: [] for name in ["torch", *args.recipes]}
-                for _ in range(args.repeat):
-                    for name in times:
-                        start = time.perf_counter()
-                        if name == "torch":
-                            baseline()
-                        else:
-                            clary.attention(q, k, v, causal=args.causal, recipe=name, out=out)
-                        times[name].append((time.perf_counter() - start) * 1e3)
-                base = statistics.median(times["torch"])
-                for recipe in args.recipes:
-                    ms = statistics.median(times[recipe])
-                    quartiles = statistics.quantiles(times[recipe], n=4)
-                    print(f"{threads:7} {dim:4} {seq:6} {recipe:22} {kernels[recipe]:24} {ms:9.2f} {base:9.2f} "
-                          f"{base / ms:6.2f} {errors[recipe]:8.5f}", flush=True)  # fmt: skip
-                    flops = 4.0 * args.heads * seq * seq * dim / (2 if args.causal else 1)
-                    records.append({
-                        "date": datetime.date.today().isoformat(), "commit": git_commit(), "machine": cpu_name(),
-                        "clock_mhz": None, "protocol": f"alternated, median of {args.repeat}, {threads} threads",
-                        "backend": "cpu", "kernel": kernels[recipe], "recipe": recipe, "tile": 128, "data": "normal",
-                        "what": "call", "batch": 1, "q_heads": args.heads, "kv_heads": args.heads, "q_len": seq,
-                        "kv_len": seq, "head_dim": dim, "causal": args.causal, "ms": ms,
-                        "ms_iqr": quartiles[2] - quartiles[0], "tops": flops / ms * 1e-9, "baseline": "torch_fp32",
-                        "baseline_ms": base, "ratio": base / ms, "rel_l1": errors[recipe],
-                    })  # fmt: skip
-    if args.json:
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump(records, file, indent=1)
+        probe = Probe(ARGS.probe, threads) if ARGS.probe else None
+        for dim in ARGS.head_dim:
+            for seq in ARGS.seq:
+                records += attention(clary, threads, dim, seq, probe)
+        for batch, keys in ARGS.decode:
+            records += decode(clary, threads, batch, keys, probe)
+        if ARGS.json:
+            with open(ARGS.json, "w", encoding="utf-8") as file:
+                json.dump(records, file, indent=1)
+                file.write("\n")
     return 0
 
 

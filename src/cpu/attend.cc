@@ -44,7 +44,10 @@ struct Partials {
     int64_t blocks, floats, bytes;
 };
 
-AttendProblem problem_of(const AttentionDesc& desc, int64_t kv_capacity, const void* packed_q, const void* packed_kv) {
+}  // namespace
+
+AttendProblem attend_problem(const AttentionDesc& desc, int64_t kv_capacity, const void* packed_q,
+                             const void* packed_kv) {
     const PackedLayout q = packed_q_layout(desc), kv = packed_kv_layout(desc, kv_capacity);
     return {
         .desc = desc,
@@ -70,15 +73,13 @@ AttendProblem problem_of(const AttentionDesc& desc, int64_t kv_capacity, const v
     };
 }
 
-}  // namespace
-
 int64_t attend_workspace(const Tier& tier, const AttentionDesc& desc, const Context& context) {
     return Partials(tier, desc, nullptr).bytes + tier.attend_scratch(desc) * context.threads();
 }
 
 Status attend(const Tier& tier, const Call& call, int64_t kv_capacity, const void* packed_q, const void* packed_kv) {
     const AttentionDesc& desc = call.desc;
-    const AttendProblem problem = problem_of(desc, kv_capacity, packed_q, packed_kv);
+    const AttendProblem problem = attend_problem(desc, kv_capacity, packed_q, packed_kv);
     const Partials partials(tier, desc, call.workspace);
     const auto scratch_of = [&, bytes = tier.attend_scratch(desc)](int thread) {
         return static_cast<char*>(call.workspace) + partials.bytes + thread * bytes;

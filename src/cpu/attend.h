@@ -7,6 +7,8 @@
 
 namespace clary::cpu {
 
+AttendProblem attend_problem(const AttentionDesc& desc, int64_t kv_capacity, const void* packed_q,
+                             const void* packed_kv);
 int64_t attend_workspace(const Tier& tier, const AttentionDesc& desc, const Context& context);
 Status attend(const Tier& tier, const Call& call, int64_t kv_capacity, const void* packed_q, const void* packed_kv);
 

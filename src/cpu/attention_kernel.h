@@ -105,7 +105,7 @@ class AttentionKernel {
         finish();
     }
 
-  private:
+  protected:  // the stages, which bench/cpu measures one by one
     // -- memory --
     struct Buffers {
         Buffers(const AttentionDesc& desc, void* base) {

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// What this machine gives at most: reads from memory, and byte dot products, for the records of bench/compare_torch.py. A
+// shared library, so that the probes run in the process that measures attention, between its calls, on the same clock.
+#include <immintrin.h>
+
+#include <cstdint>
+#include <functional>
+#include <thread>
+#include <vector>
+
+namespace {
+
+volatile int64_t sink;
+
+// work(i) on `threads` threads, this one among them.
+void on_threads(int threads, const std::function<void(int)>& work) {
+    std::vector<std::thread> others;
+    for (int i = 1; i < threads; ++i) others.emplace_back(work, i);
+    work(0);
+    for (std::thread& other : others) other.join();
+}
+
+__attribute__((target("avx2"))) int64_t sum(const char* from, int64_t bytes, int64_t streams) {
+    const int64_t part = bytes / streams;
+    __m256i sums[4] = {};
+    for (int64_t at = 0; at + 128 <= part; at += 128)
+        for (int64_t stream = 0; stream < streams; ++stream) {
+            const auto* const p = reinterpret_cast<const __m256i*>(from + stream * part + at);
+            for (int i = 0; i < 4; ++i) sums[i] = _mm256_add_epi64(sums[i], _mm256_loadu_si256(p + i));
+        }
+    sums[0] = _mm256_add_epi64(_mm256_add_epi64(sums[0], sums[1]), _mm256_add_epi64(sums[2], sums[3]));
+    return _mm256_extract_epi64(sums[0], 0);
+}
+
+// 16 independent accumulators hide the latency of any processor; operands are not zero.
+#define CLARY_DOT(i) "vpdpbusd %%zmm17, %%zmm16, %%zmm" #i "\n"
+#define CLARY_DOTS                                                                                          \
+    CLARY_DOT(0)                                                                                            \
+    CLARY_DOT(1)                                                                                            \
+    CLARY_DOT(2) CLARY_DOT(3) CLARY_DOT(4) CLARY_DOT(5) CLARY_DOT(6) CLARY_DOT(7) CLARY_DOT(8) CLARY_DOT(9) \
+        CLARY_DOT(10) CLARY_DOT(11) CLARY_DOT(12) CLARY_DOT(13) CLARY_DOT(14) CLARY_DOT(15)
+
+__attribute__((target("avx512f"))) void dot_products(int64_t rounds) {
+    asm volatile("vpternlogd $0xff, %%zmm16, %%zmm16, %%zmm16\n vpabsd %%zmm16, %%zmm17\n" ::: "xmm16", "xmm17");
+    for (int64_t i = 0; i < rounds; ++i)
+        asm volatile(CLARY_DOTS ::
+                         : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",
+                           "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "xmm16", "xmm17");
+}
+
+}  // namespace
+
+extern "C" {
+
+// Reads a buffer once, each thread its share in so many streams side by side.
+[[gnu::visibility("default")]] void clary_probe_read(const char* buffer, int64_t bytes, int streams, int threads) {
+    const int64_t share = bytes / threads;
+    on_threads(threads, [&](int i) { sink = sum(buffer + i * share, share, streams); });
+}
+
+// VPDPBUSD on 512 bits: does so many operations in all (a product and its sum are two) and returns them; 0 without the
+// instruction.
+[[gnu::visibility("default")]] double clary_probe_vnni(int threads) {
+    if (!__builtin_cpu_supports("avx512vnni")) return 0;
+    constexpr int64_t kRounds = 2'000'000;
+    on_threads(threads, [](int) { dot_products(kRounds); });
+    return static_cast<double>(kRounds * threads) * 16 * 64 * 2;
+}
+}
