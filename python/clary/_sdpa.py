@@ -176,10 +176,11 @@ def reason_for_exact(scope: Scope, recipe: str, q: Any, k: Any, v: Any, mask: An
     if dropout_p:
         return "dropout is on"
     tensors = (q, k, v) if mask is None else (q, k, v, mask)
-    if torch_ops.transforming() and any(map(torch_ops.is_wrapped, tensors)):
-        return "a transform of torch.func is at work"
-    if torch_ops.forward_mode() and any(map(torch_ops.has_tangent, tensors)):
-        return "a gradient is required"
+    if not torch_ops.compiling():
+        if torch_ops.transforming() and any(map(torch_ops.is_wrapped, tensors)):
+            return "a transform of torch.func is at work"
+        if torch_ops.forward_mode() and any(map(torch_ops.has_tangent, tensors)):
+            return "a gradient is required"
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad
                                     or (mask is not None and mask.requires_grad)):  # fmt: skip
         return "a gradient is required"

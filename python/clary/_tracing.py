@@ -16,17 +16,18 @@ def refuse(what: str, arrays: dict[str, Any]) -> None:
     without a word; and tensors inside torch.func's transforms have no memory that could be read."""
     from . import torch_ops
 
-    torch = torch_ops.torch
-    grad, transform, forward = torch.is_grad_enabled(), torch_ops.transforming(), torch_ops.forward_mode()
+    grad, transform, forward = torch_ops.grad_enabled(), False, False
+    if not torch_ops.compiling():
+        transform, forward = torch_ops.transforming(), torch_ops.forward_mode()
     if not (grad or transform or forward):
         return
     for name, array in arrays.items():
-        if array is None or not isinstance(array, torch.Tensor):
+        if array is None:
             continue
+        if grad and getattr(array, "requires_grad", False):
+            raise NoGradient(_GRADIENT.format(f"{name} requires a gradient"))
         if transform and torch_ops.is_wrapped(array):
             raise Unsupported(f"{what}: {name} is under a transform of torch.func (vmap, ...); allowed: outside")
-        if grad and array.requires_grad:
-            raise NoGradient(_GRADIENT.format(f"{name} requires a gradient"))
         if forward and torch_ops.has_tangent(array):
             raise NoGradient(_GRADIENT.format(f"{name} has a tangent"))
 

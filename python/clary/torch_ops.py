@@ -135,39 +135,44 @@ compiling = getattr(getattr(torch, "compiler", None), "is_compiling", _no_compil
 _modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 _jit_state = torch._C._get_tracing_state
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+grad_enabled = torch.is_grad_enabled
 _transforms = torch._C._functorch.peek_interpreter_stack
-is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 def transforming() -> bool:
-    """Whether one of torch.func's vmap, grad, jvp, ... is at work; is_wrapped(tensor): whether on this one."""
-    return not compiling() and _transforms() is not None
+    """Whether one of torch.func's vmap, grad, jvp, ... is at work; is_wrapped(tensor): whether on this one. Not to be
+    asked, like the next, while torch.compile traces."""
+    return _transforms() is not None
+
+
+def is_wrapped(array: Any) -> bool:
+    return isinstance(array, torch.Tensor) and _wrapped(array)
 
 
 def forward_mode() -> bool:
     """Whether tensors may have tangents; has_tangent(tensor): whether this one has."""
-    return not compiling() and forward_ad._current_level >= 0
+    return forward_ad._current_level >= 0
 
 
-def has_tangent(tensor: torch.Tensor) -> bool:
-    return forward_ad.unpack_dual(tensor).tangent is not None
+def has_tangent(array: Any) -> bool:
+    return isinstance(array, torch.Tensor) and forward_ad.unpack_dual(array).tangent is not None
 
 
 def active(arrays: dict[str, Any]) -> bool:
     """Whether a call must go through the dispatcher: somebody traces, or one of the tensors only pretends to hold data
     (a result that is still on its way from another rank is such a one)."""
+    pretends = False
     for name, a in arrays.items():
-        if type(a) not in _PLAIN and isinstance(a, torch.Tensor) and a.is_nested:
-            raise InvalidArgument(f"{name}: a nested tensor, {a.layout}; allowed: a dense tensor")
-    if compiling() or _modes() > 0 or _jit_state() is not None:
-        return True
-    for a in arrays.values():
+        if a is None:
+            continue
         if type(a) in _PLAIN:
-            if a.is_meta:
-                return True
-        elif a is not None and isinstance(a, torch.Tensor):
-            return True
-    return False
+            pretends |= a.is_meta
+        elif isinstance(a, torch.Tensor):
+            if a.is_nested:
+                raise InvalidArgument(f"{name}: a nested tensor, {a.layout}; allowed: a dense tensor")
+            pretends = True
+    return pretends or compiling() or _modes() > 0 or _jit_state() is not None
 
 
 def call_attention(options: Options, arrays: dict[str, Any], return_lse: bool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -28,3 +28,5 @@ def test_example(code, tmp_path):
         [sys.executable, "-W", "error::FutureWarning:clary", "-c", code], capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
+    for claimed in re.findall(r"^print\(.*\) +# (Counter\(.*\))$", code, re.M):
+        assert claimed in done.stdout
