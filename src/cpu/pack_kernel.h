@@ -63,12 +63,11 @@ class Packer {
             rows_to_lanes<V>(t.k_rows + token * t.dim, t.dim, t.dim, x, V::kLanes);
             finite &= make_finite(x, t.dim, token, t.keys);
             subtract(x, t.c_k, t.dim, token, t.keys);
-            if (recipe.smooth_q) {
-                F dot = V::set1(0.0f);
-                for (int64_t d = 0; d < t.dim; ++d) dot = V::fma(V::load(x + d * V::kLanes), V::set1(t.c_q[d]), dot);
-                // The sign of the scale lies in Q's codes, a is positive.
-                V::store(bias + token, V::mul(dot, V::set1(desc_.scale < 0 ? -t.a : t.a)));
-            }
+        }
+        // The sign of the scale lies in Q's codes, a is positive.
+        if (recipe.smooth_q) dots(t.c_q, desc_.scale < 0 ? -t.a : t.a, tile, bias);
+        for (int token = 0; token < tile; token += V::kLanes) {
+            float* const x = k_.group(token);
             if (recipe.rotate_qk) rotate_lanes<V>(x, desc_.head_dim, V::kLanes);
             V::store(need + token, V::div(largest(x, t.dim), V::set1(127.0f)));
         }
@@ -82,19 +81,16 @@ class Packer {
     // -- Q --
     void pack(const PackQueries& q) {
         const Recipe& recipe = desc_.recipe;
-        alignas(64) float need[kQueryBlock], scale[kQueryBlock] = {}, inverse[kQueryBlock] = {};
-        bool row_finite[kQueryBlock];
+        alignas(64) float need[kQueryBlock], shift[kQueryBlock], scale[kQueryBlock] = {}, inverse[kQueryBlock] = {};
+        bool row_finite[kQueryBlock], finite = true;
+        for (int row = 0; row < q.rows; row += V::kLanes)
+            finite &= load_queries(q, row, k_.group(row), row_finite + row);
+        if (q.q_shift) {
+            dots(q.c_k, static_cast<float>(desc_.scale), q.rows, shift);
+            for (int row = 0; row < q.rows; ++row) q.q_shift[row] = row_finite[row] ? shift[row] : kNan;
+        }
         for (int row = 0; row < q.rows; row += V::kLanes) {
             float* const x = k_.group(row);
-            const bool finite = load_queries(q, row, x, row_finite + row);
-            if (q.q_shift) {
-                alignas(64) float shift[V::kLanes];
-                F dot = V::set1(0.0f);
-                for (int64_t d = 0; d < q.dim; ++d) dot = V::fma(V::load(x + d * V::kLanes), V::set1(q.c_k[d]), dot);
-                V::store(shift, V::mul(dot, V::set1(static_cast<float>(desc_.scale))));
-                for (int i = 0; i < V::kLanes && row + i < q.rows; ++i)
-                    q.q_shift[row + i] = row_finite[row + i] ? shift[i] : kNan;
-            }
             finish_queries(q, x);
             if (!finite) clear_lanes(x, q.dim, row_finite + row, q.rows - row);
             V::store(need + row, V::div(largest(x, q.dim), V::set1(127.0f)));
@@ -181,8 +177,10 @@ class Packer {
     // Replaces lanes that hold a non-finite value by zeros, and says whether there were none. `first`, `count`: the
     // lanes' first token and the valid tokens of the whole.
     static bool make_finite(float* x, int64_t dim, int first, int count, bool* lane_finite = nullptr) {
-        F probe = V::set1(0.0f);  // x * 0 is NaN for NaN and infinity
-        for (int64_t d = 0; d < dim; ++d) probe = V::fma(V::load(x + d * V::kLanes), V::set1(0.0f), probe);
+        // x * 0 is NaN for NaN and infinity.
+        const F probe = in_fours(
+            x, dim, [](F value, F sum) { return V::fma(value, V::set1(0.0f), sum); },
+            [](F a, F b) { return V::add(a, b); });
         if (!V::any(V::is_nan(probe))) {
             for (int i = 0; lane_finite && i < V::kLanes && first + i < count; ++i) lane_finite[i] = true;
             return true;
@@ -209,9 +207,40 @@ class Packer {
     }
 
     static F largest(const float* x, int64_t dim) {
-        F top = V::set1(0.0f);
-        for (int64_t d = 0; d < dim; ++d) top = V::max(V::abs(V::load(x + d * V::kLanes)), top);
-        return top;
+        return in_fours(
+            x, dim, [](F value, F top) { return V::max(V::abs(value), top); }, [](F a, F b) { return V::max(a, b); });
+    }
+
+    // Folds the channels of a group into zeros in four chains, so that none waits for the one before.
+    template <typename Fold, typename Join>
+    static F in_fours(const float* x, int64_t dim, Fold&& fold, Join&& join) {
+        F part[4];
+        CLARY_UNROLL for (int i = 0; i < 4; ++i) part[i] = V::set1(0.0f);
+        for (int64_t d = 0; d < dim; d += 4) CLARY_UNROLL for (int i = 0; i < 4; ++i) {
+                part[i] = fold(V::load(x + (d + i) * V::kLanes), part[i]);
+            }
+        return join(join(part[0], part[1]), join(part[2], part[3]));
+    }
+
+    // factor times the dot product of each token's channels, first to last, with a vector; four groups side by side.
+    void dots(const float* vector, float factor, int tokens, float* to) const {
+        int token = 0;
+        for (; token + 4 * V::kLanes <= tokens; token += 4 * V::kLanes) dots_of<4>(vector, factor, token, to);
+        for (; token < tokens; token += V::kLanes) dots_of<1>(vector, factor, token, to);
+    }
+    template <int kGroups>
+    void dots_of(const float* vector, float factor, int token, float* to) const {
+        F dot[kGroups];
+        CLARY_UNROLL for (int g = 0; g < kGroups; ++g) dot[g] = V::set1(0.0f);
+        for (int64_t d = 0; d < k_.dim; ++d) {
+            const F v = V::set1(vector[d]);
+            CLARY_UNROLL for (int g = 0; g < kGroups; ++g) {
+                dot[g] = V::fma(V::load(k_.group(token + g * V::kLanes) + d * V::kLanes), v, dot[g]);
+            }
+        }
+        CLARY_UNROLL for (int g = 0; g < kGroups; ++g) {
+            V::store(to + token + g * V::kLanes, V::mul(dot[g], V::set1(factor)));
+        }
     }
 
     // Each value becomes the largest of its group; groups are runs or combs within `count` values.

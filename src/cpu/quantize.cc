@@ -117,7 +117,17 @@ class Quantizer {
     float* thread_rows(int thread) const { return buffers_.rows + thread * kBlock * (dim_ + dim_v_); }
     void* thread_pack(int thread) const { return buffers_.pack + thread * buffers_.pack_bytes; }
 
-    // Tokens first .. first + count - 1 as fp32 rows of `width` >= `head_dim` columns, zeros behind them up to `rows`.
+    // Tokens first .. first + count - 1 as fp32 rows of `width` >= `head_dim` columns, zeros behind them up to `rows`: in `to`,
+    // or where they lie if they lie so (exact recipes change them).
+    const float* view(const TokenAddress& address, int64_t first, int64_t count, int64_t head_dim, int64_t width,
+                      int64_t rows, float* to) const {
+        const Operand& operand = address.operand;
+        if (recipe_.quantized() && operand.dtype == DType::kF32 && operand.dim_stride == 1 &&
+            operand.token_stride == width && head_dim == width && count == rows && !address.paged)
+            return static_cast<const float*>(address(first));
+        load_rows(address, first, count, head_dim, width, rows, to);
+        return to;
+    }
     void load_rows(const TokenAddress& address, int64_t first, int64_t count, int64_t head_dim, int64_t width,
                    int64_t rows, float* to) const {
         const Operand& operand = address.operand;
@@ -139,6 +149,17 @@ class Quantizer {
     }
     void load_v(int64_t b, int64_t h, const Sequence& s, int64_t first, int64_t count, int64_t rows, float* to) const {
         load_rows(token_address(desc_, desc_.v, b, h, s, false), first, count, desc_.head_dim_v, dim_v_, rows, to);
+    }
+    const float* view_k(int64_t b, int64_t h, const Sequence& s, int64_t first, int64_t count, int64_t rows,
+                        float* to) const {
+        return view(token_address(desc_, desc_.k, b, h, s, false), first, count, desc_.head_dim, dim_, rows, to);
+    }
+    const float* view_v(int64_t b, int64_t h, const Sequence& s, int64_t first, int64_t count, int64_t rows,
+                        float* to) const {
+        return view(token_address(desc_, desc_.v, b, h, s, false), first, count, desc_.head_dim_v, dim_v_, rows, to);
+    }
+    const float* view_q(int64_t b, int64_t h, const Sequence& s, int64_t first, int64_t count, float* to) const {
+        return view(token_address(desc_, desc_.q, b, h, s, true), first, count, desc_.head_dim, dim_, kBlock, to);
     }
     void load_q(int64_t b, int64_t h, const Sequence& s, int64_t first, int64_t count, float* to) const {
         load_rows(token_address(desc_, desc_.q, b, h, s, true), first, count, desc_.head_dim, dim_, kBlock, to);
@@ -177,10 +198,7 @@ class Quantizer {
             const Sequence s = sequence_of(desc_, b);
             float* const rows = thread_rows(thread);
             each_block(chunk, s.kv_len, [&](int64_t first, int count) {
-                if (k_mean) {
-                    load_k(b, h, s, first, count, kBlock, rows);
-                    add(buffers_.k, entry, rows, count, dim_);
-                }
+                if (k_mean) add(buffers_.k, entry, view_k(b, h, s, first, count, count, rows), count, dim_);
                 if (!recipe_.smooth_v && !channels) return;
                 load_v(b, h, s, first, count, kBlock, rows);
                 if (recipe_.smooth_v) add(buffers_.v, entry, rows, count, dim_v_);
@@ -195,8 +213,7 @@ class Quantizer {
             clear(buffers_.q, entry, dim_, true);
             const Sequence s = sequence_of(desc_, b);
             each_block(chunk, s.q_len, [&](int64_t first, int count) {
-                load_q(b, h, s, first, count, thread_rows(thread));
-                add(buffers_.q, entry, thread_rows(thread), count, dim_);
+                add(buffers_.q, entry, view_q(b, h, s, first, count, thread_rows(thread)), count, dim_);
             });
         });
     }
@@ -317,22 +334,20 @@ class Quantizer {
             const int64_t first = tile * recipe_.tile;
             if (kv_rows_.varlen && first >= s.kv_len) return;
             const int64_t count = std::clamp<int64_t>(s.kv_len - first, 0, recipe_.tile);
-            float* const k_rows = thread_rows(thread);
-            float* const v_rows = k_rows + kBlock * dim_;
-            load_k(b, h, s, first, count, recipe_.tile, k_rows);
-            load_v(b, h, s, first, count, recipe_.tile, v_rows);
-            pack_tile(b, h, s.kv_begin, tile, static_cast<int>(count), thread);
+            float* const buffer = thread_rows(thread);
+            pack_tile(b, h, s.kv_begin, tile, static_cast<int>(count),
+                      view_k(b, h, s, first, count, recipe_.tile, buffer),
+                      view_v(b, h, s, first, count, recipe_.tile, buffer + kBlock * dim_), thread);
         });
     }
 
-    // Packs the tile whose rows lie in the thread's buffers, and keeps a partly filled one for appending.
-    void pack_tile(int64_t b, int64_t h, int64_t kv_begin, int64_t tile, int keys, int thread) {
+    // Packs the tile of these rows, and keeps a partly filled one for appending. Exact recipes: they are the thread's buffers.
+    void pack_tile(int64_t b, int64_t h, int64_t kv_begin, int64_t tile, int keys, const float* k_rows,
+                   const float* v_rows, int thread) {
         const int64_t row = kv_rows_.begin(b, h, desc_.kv_heads, kv_begin) + tile * recipe_.tile;
         const int64_t tile_index = row / recipe_.tile, at = kv_head_index(b, h);
-        float* const k_rows = thread_rows(thread);
-        float* const v_rows = k_rows + kBlock * dim_;
         if (!recipe_.quantized()) {
-            poison_keys(k_rows, v_rows, keys);
+            poison_keys(thread_rows(thread), thread_rows(thread) + kBlock * dim_, keys);
             std::copy_n(k_rows, recipe_.tile * dim_, kv<float>("k_codes") + row * dim_);
             std::copy_n(v_rows, recipe_.tile * dim_v_, kv<float>("v_codes") + row * dim_v_);
             return;
@@ -400,7 +415,7 @@ class Quantizer {
             std::fill_n(std::copy_n(tail_v + key * desc_.head_dim_v, desc_.head_dim_v, v_rows + key * dim_v_),
                         dim_v_ - desc_.head_dim_v, 0.0f);
         }
-        pack_tile(b, h, 0, tile, static_cast<int>(end - first), thread);
+        pack_tile(b, h, 0, tile, static_cast<int>(end - first), k_rows, v_rows, thread);
     }
 
     void append_exact(int64_t b, int64_t h, int64_t length, int64_t from, int64_t count, float* k_rows, float* v_rows) {
@@ -434,13 +449,12 @@ class Quantizer {
     }
 
     PackQueries load_queries(int64_t b, int64_t h, const Sequence& s, int64_t first, int count, int thread) const {
-        load_q(b, h, s, first, count, thread_rows(thread));
         const int64_t at = kv_head_index(b, h / desc_.q_heads_per_kv());
         return {.desc = desc_,
                 .dim = dim_,
                 .rows = count,
                 .first_row = first,
-                .q_rows = thread_rows(thread),
+                .q_rows = view_q(b, h, s, first, count, thread_rows(thread)),
                 .c_k = kv<float>("c_k") + at * dim_,
                 .c_q = kv<float>("c_q") + at * dim_,
                 .q_base = kv<float>("q_base")[at],

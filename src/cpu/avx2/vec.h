@@ -79,7 +79,11 @@ struct VecOf {
     static constexpr int kDot = 2;  // 16-bit elements per lane and step
     static constexpr int32_t kCodeBias = 0;
     static I dot(I sum, I lanes, I row) { return dot16(sum, lanes, row); }
-    static I dot16(I sum, I a, I b) { return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
+    static I dot16(I sum, I a, I b) {
+        // (Not the intrinsic: GCC 12 would sum into another register, and run out of them.)
+        asm("vpaddd %1, %0, %0" : "+x"(sum) : "x"(_mm256_madd_epi16(a, b)));
+        return sum;
+    }
     static int32_t pair(int32_t low, int32_t high) {
         return static_cast<int32_t>((static_cast<uint32_t>(high) << 16) | (static_cast<uint32_t>(low) & 0xffffu));
     }
