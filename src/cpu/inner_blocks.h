@@ -78,26 +78,49 @@ template <class V, int R, int C, int L>
     }
 }
 
+// kStages stages of a Hadamard transform of `count` columns, from `stride` on, in registers; the last stages of all multiply by
+// the norm. x is [count][width].
+template <class V, int kStages, bool kLast>
+inline void hadamard_stages(float* x, int64_t count, int64_t stride, int64_t width, float norm) {
+    using F = typename V::F;
+    constexpr int kColumns = 1 << kStages;
+    for (int64_t i = 0; i < count; i += kColumns * stride)
+        for (int64_t j = i * width; j < (i + stride) * width; j += V::kLanes) {
+            F v[kColumns];
+            CLARY_UNROLL for (int k = 0; k < kColumns; ++k) v[k] = V::load(x + j + k * stride * width);
+            CLARY_UNROLL for (int stage = 0; stage < kStages; ++stage) {
+                CLARY_UNROLL for (int k = 0; k < kColumns; ++k) {
+                    const int other = k | (1 << stage);
+                    if (k == other) continue;
+                    const F a = v[k], b = v[other];
+                    v[k] = V::add(a, b);
+                    v[other] = V::sub(a, b);
+                }
+            }
+            CLARY_UNROLL for (int k = 0; k < kColumns; ++k) {
+                V::store(x + j + k * stride * width, kLast ? V::mul(v[k], V::set1(norm)) : v[k]);
+            }
+        }
+}
+
 // Rotates columns by the orthonormal Hadamard matrix of `dim` (numerics/hadamard.h): x is [dim][width], each of the
 // `width` lanes holds one vector. Stride 1, 2, 4, ... and then the norm: the order that numerics::rotate defines.
 template <class V>
 inline void rotate_lanes(float* x, int64_t dim, int64_t width) {
-    for (int64_t begin = 0, left = dim; left > 0;) {
+    for (int64_t left = dim; left > 0;) {
         const int block = numerics::hadamard_block(static_cast<int>(left));
-        for (int64_t stride = 1; stride < block; stride *= 2)
-            for (int64_t i = begin; i < begin + block; i += 2 * stride)
-                for (int64_t j = i; j < i + stride; ++j)
-                    for (int64_t lane = 0; lane < width; lane += V::kLanes) {
-                        float* const upper = x + j * width + lane;
-                        float* const lower = upper + stride * width;
-                        const typename V::F a = V::load(upper), b = V::load(lower);
-                        V::store(upper, V::add(a, b));
-                        V::store(lower, V::sub(a, b));
-                    }
-        const typename V::F norm = V::set1(numerics::hadamard_norm<float>(block));
-        for (int64_t i = begin * width; i < (begin + block) * width; i += V::kLanes)
-            V::store(x + i, V::mul(V::load(x + i), norm));
-        begin += block;
+        const float norm = numerics::hadamard_norm<float>(block);
+        int64_t stride = 1;
+        for (; stride * 8 < block; stride *= 8) hadamard_stages<V, 3, false>(x, block, stride, width, norm);
+        if (stride * 8 == block)
+            hadamard_stages<V, 3, true>(x, block, stride, width, norm);
+        else if (stride * 4 == block)
+            hadamard_stages<V, 2, true>(x, block, stride, width, norm);
+        else if (stride * 2 == block)
+            hadamard_stages<V, 1, true>(x, block, stride, width, norm);
+        else
+            hadamard_stages<V, 0, true>(x, block, stride, width, norm);
+        x += block * width;
         left -= block;
     }
 }
