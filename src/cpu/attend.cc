@@ -73,6 +73,11 @@ AttendProblem attend_problem(const AttentionDesc& desc, int64_t kv_capacity, con
     };
 }
 
+int attend_pieces(const AttentionDesc& desc) {
+    const Sequence longest{.q_begin = 0, .q_len = desc.q_len, .kv_begin = 0, .kv_len = desc.kv_len, .offset = 0};
+    return static_cast<int>(Pieces(desc, longest).count);
+}
+
 int64_t attend_workspace(const Tier& tier, const AttentionDesc& desc, const Context& context) {
     return Partials(tier, desc, nullptr).bytes + tier.attend_scratch(desc) * context.threads();
 }

@@ -46,8 +46,21 @@ struct Row {
         return cpu::append(kTierOf(), call, kv_capacity, packed_kv);
     }
     static constexpr KernelRow row(const char* name, const char* arch, Format qk, Format pv) {
-        return {name,      "cpu",    arch,   qk,     pv,     usable, supports, packed_q_layout, packed_kv_layout,
-                workspace, quantize, attend, append, nullptr};
+        return {.name = name,
+                .backend = "cpu",
+                .arch = arch,
+                .qk = qk,
+                .pv = pv,
+                .usable = usable,
+                .supports = supports,
+                .q_layout = packed_q_layout,
+                .kv_layout = packed_kv_layout,
+                .workspace = workspace,
+                .quantize = quantize,
+                .attend = attend,
+                .append = append,
+                .attention = nullptr,
+                .pieces = attend_pieces};
     }
 };
 

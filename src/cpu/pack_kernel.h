@@ -151,29 +151,39 @@ class Packer {
 
     // Adds each column of rows [count, dim] to sums; values that are not finite are left out and counted.
     static void add_columns(const float* rows, int count, int64_t dim, double* sums, double* left_out) {
-        for (int64_t d = 0; d < dim; d += V::kLanes) {
-            F sum = V::set1(0.0f);
-            for (int row = 0; row < count; ++row) sum = V::add(sum, V::loadu(rows + row * dim + d));
-            alignas(64) float column[V::kLanes];
-            V::store(column, sum);
-            for (int i = 0; i < V::kLanes; ++i) {
-                double total = static_cast<double>(column[i]);
-                if (!std::isfinite(column[i])) {
-                    total = 0;
-                    for (int row = 0; row < count; ++row) {
-                        const float value = rows[row * dim + d + i];
-                        if (std::isfinite(value))
-                            total += static_cast<double>(value);
-                        else
-                            left_out[d + i] += 1;
-                    }
-                }
-                sums[d + i] += total;
-            }
-        }
+        constexpr int kAtOnce = 8;  // vectors of columns, so that rows are read as they lie
+        int64_t d = 0;
+        for (; d + kAtOnce * V::kLanes <= dim; d += kAtOnce * V::kLanes)
+            add_columns_of<kAtOnce>(rows + d, count, dim, sums + d, left_out + d);
+        for (; d < dim; d += V::kLanes) add_columns_of<1>(rows + d, count, dim, sums + d, left_out + d);
     }
 
   private:
+    template <int kVectors>
+    static void add_columns_of(const float* rows, int count, int64_t dim, double* sums, double* left_out) {
+        F sum[kVectors];
+        CLARY_UNROLL for (int i = 0; i < kVectors; ++i) sum[i] = V::set1(0.0f);
+        for (int row = 0; row < count; ++row) CLARY_UNROLL for (int i = 0; i < kVectors; ++i) {
+                sum[i] = V::add(sum[i], V::loadu(rows + row * dim + i * V::kLanes));
+            }
+        alignas(64) float column[kVectors * V::kLanes];
+        CLARY_UNROLL for (int i = 0; i < kVectors; ++i) V::store(column + i * V::kLanes, sum[i]);
+        for (int i = 0; i < kVectors * V::kLanes; ++i) {
+            double total = static_cast<double>(column[i]);
+            if (!std::isfinite(column[i])) {
+                total = 0;
+                for (int row = 0; row < count; ++row) {
+                    const float value = rows[row * dim + i];
+                    if (std::isfinite(value))
+                        total += static_cast<double>(value);
+                    else
+                        left_out[i] += 1;
+                }
+            }
+            sums[i] += total;
+        }
+    }
+
     // Replaces lanes that hold a non-finite value by zeros, and says whether there were none. `first`, `count`: the
     // lanes' first token and the valid tokens of the whole.
     static bool make_finite(float* x, int64_t dim, int first, int count, bool* lane_finite = nullptr) {
