@@ -122,11 +122,10 @@ std::string hopper_usable() {
 std::string hopper_supports(const AttentionDesc& desc) {
     std::string why = supports(kHopper, desc);
     if (why.empty()) why = sm90::refusal(desc);
-    // They have no pieces of keys, and a few rows would keep a few multiprocessors busy.
-    if (const int pieces = gpu::pieces_of(desc); why.empty() && pieces > 1)
-        why = fmt::format(
-            "q: {} queries, whose {} keys another kernel cuts into {} pieces; allowed: problems in one piece",
-            desc.q_len, desc.kv_len, pieces);
+    // Memory bounds these, and the other kernel, which has pieces of keys, is near that bound.
+    if (why.empty() && gpu::is_short(desc))
+        why = fmt::format("q: {} queries of {} keys; allowed: more than {} queries, or fewer than {} keys", desc.q_len,
+                          desc.kv_len, gpu::kShortQuery, 2 * gpu::kPieceKeys);
     return why;
 }
 constexpr KernelRow hopper_row() {

@@ -49,6 +49,7 @@ struct Sim {
     static int wave() { return current->wave->index; }
     static int waves() { return static_cast<int>(block().waves.size()); }
     static int block(int axis) { return block().index[static_cast<size_t>(axis)]; }
+    static int slot() { return block(0); }
 
     // -- shared memory --
     template <SharedValue V>

@@ -90,13 +90,16 @@ AttentionDesc decode(int64_t batch, int64_t q_heads, int64_t kv_heads, int64_t q
 }
 
 TEST(Pieces, AreMadeOfLongKeysAndShortQueries) {
-    EXPECT_EQ(gpu::pieces_of(decode(1, 32, 8, 1, 131072)), 128);
-    EXPECT_EQ(gpu::pieces_of(decode(1, 32, 8, 16, 131072)), 128);
+    EXPECT_EQ(gpu::pieces_of(decode(1, 32, 8, 1, 131072)), 32);
+    EXPECT_EQ(gpu::pieces_of(decode(1, 8, 1, 1, 131072)), 128);
+    EXPECT_EQ(gpu::pieces_of(decode(1, 32, 8, 16, 131072)), 32);
     EXPECT_EQ(gpu::pieces_of(decode(1, 32, 8, 17, 131072)), 1);
     EXPECT_EQ(gpu::pieces_of(decode(1, 32, 8, 1, 511)), 1);
     EXPECT_EQ(gpu::pieces_of(decode(1, 32, 8, 1, 1024)), 4);
-    EXPECT_EQ(gpu::pieces_of(decode(64, 32, 8, 1, 32768)), 2);
-    EXPECT_EQ(gpu::pieces_of(decode(128, 32, 8, 1, 32768)), 1);
+    EXPECT_EQ(gpu::pieces_of(decode(16, 32, 8, 1, 32768)), 2);
+    EXPECT_EQ(gpu::pieces_of(decode(32, 32, 8, 1, 32768)), 1);
+    EXPECT_EQ(gpu::pieces_of(decode(48, 32, 8, 1, 32768)), 2);
+    EXPECT_EQ(gpu::pieces_of(decode(64, 32, 8, 1, 32768)), 1);
     EXPECT_EQ(gpu::pieces_of(decode(1, 32, 8, 0, 32768)), 1);
     EXPECT_EQ(gpu::pieces_of(decode(0, 32, 8, 1, 32768)), 1);
     const AttentionDesc one = decode(1, 32, 8, 1, 131072);
@@ -110,7 +113,7 @@ TEST(Split, Decode) { check(base(), {2, 3, 5, 128}); }
 TEST(Split, KeysAroundBordersOfPieces) {
     for (const int64_t keys : {1, 63, 64, 65, 127, 128, 129, 255, 256, 257, 383, 385}) check(base(1, keys), {2, 3});
 }
-TEST(Split, AsManyPiecesAsThreads) { check(base(1, 128 * 128), {64, 127, 128}); }
+TEST(Split, AsManyPiecesAsThreads) { check(base(1, 128 * 128), {127, 128}); }
 TEST(Split, SeveralQueries) {
     check(base(7), {2, 4});
     check(base(16), {3});

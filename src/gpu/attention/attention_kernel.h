@@ -114,7 +114,7 @@ class AttentionKernel {
         float factor;     // base-2 score per unit of Q's codes times K's values
         uint32_t repeat;  // q_repeat in every byte
     };
-    // Two numbers of the block's sequence.
+    // Two numbers that one thread finds for all: of the block's sequence; its slot and whether the buffers are valid.
     struct alignas(16) Numbers {
         int64_t a, b;
     };
@@ -228,6 +228,7 @@ class AttentionKernel {
         if (T::wave() == 0 && T::lane() == 0) store_sequence();
         T::block_sync();  // the sequence is there
         const Sequence sequence = this->sequence();
+        wave_row_ = (T::wave() + static_cast<int>(numbers(2).b / 2)) % c.waves * kWaveRows;
         first_row_ = (tiles - 1 - (block - head * tiles)) * c.tile_q;  // causal: the longest of a head first
         const int rows = static_cast<int>(sequence.q_len) * group - first_row_;
         rows_ = rows < c.tile_q ? rows : c.tile_q;
@@ -239,7 +240,7 @@ class AttentionKernel {
         const Sequence s = packed_sequence(p_, b_);
         T::store(numbers_at(0), Numbers{s.q_begin, s.q_len});
         T::store(numbers_at(1), Numbers{s.kv_begin, s.kv_len});
-        T::store(numbers_at(2), Numbers{s.offset, headers_match(p_.headers)});
+        T::store(numbers_at(2), Numbers{s.offset, 2 * T::slot() + int{headers_match(p_.headers)}});
     }
     CLARY_DEVICE static SharedAddress numbers_at(uint32_t i) { return {kSequenceAt + i * uint32_t{sizeof(Numbers)}}; }
     CLARY_DEVICE static Numbers numbers(uint32_t i) { return T::template load<Numbers>(numbers_at(i)); }
@@ -249,7 +250,7 @@ class AttentionKernel {
         return {.q_begin = q.a, .q_len = q.b, .kv_begin = kv.a, .kv_len = kv.b, .offset = numbers(2).a};
     }
     // Whether the buffers were packed for this problem. If not they are not read, and all results are NaN.
-    CLARY_DEVICE static bool valid() { return numbers(2).b != 0; }
+    CLARY_DEVICE static bool valid() { return numbers(2).b % 2 != 0; }
     CLARY_DEVICE Row row_at(int row) const { return Row::of(p_.desc, kv_head_, first_row_ + row); }
     // Rows past the end stand for the last one, and are not stored.
     template <int slot>
@@ -258,8 +259,8 @@ class AttentionKernel {
     }
     CLARY_DEVICE int real_row(int row) const { return row < rows_ ? row : rows_ - 1; }
     template <int slot>
-    CLARY_DEVICE static int row_in_block() {
-        return T::wave() * kWaveRows + wave_row<slot>(T::lane());
+    CLARY_DEVICE int row_in_block() const {
+        return wave_row_ + wave_row<slot>(T::lane());
     }
     CLARY_DEVICE int64_t packed_row(const Row& row) const {
         return p_.q_rows.begin(b_, row.head, p_.desc.q_heads, sequence().q_begin) + row.query;
@@ -281,16 +282,16 @@ class AttentionKernel {
     }
     // l of a row from P before rounding: where there is an LSE to tell; a lane of the row's four keeps it.
     template <int slot>
-    CLARY_DEVICE static SharedAddress exact_sum_at() {
+    CLARY_DEVICE SharedAddress exact_sum_at() const {
         return {kExactAt + static_cast<uint32_t>(row_in_block<slot>()) * uint32_t{sizeof(float)}};
     }
     template <int slot>
-    CLARY_DEVICE static float exact_sum() {
+    CLARY_DEVICE float exact_sum() const {
         return T::template load<float>(exact_sum_at<slot>());
     }
 
     CLARY_DEVICE void block() {
-        const int first = T::wave() * kWaveRows;
+        const int first = wave_row_;
         const bool works = first < rows_;  // a wave without rows only helps to copy
         const Source source = source_of_tiles();
         const RowConstants constants = start_row();
@@ -484,11 +485,11 @@ class AttentionKernel {
         if constexpr (c.key_bias)
             if (T::any(loud)) add_loud_bias(stage, s);
     }
-    CLARY_DEVICE static void multiply_step(int d, int stage, Scores& s) {
+    CLARY_DEVICE void multiply_step(int d, int stage, Scores& s) const {
         Queries query;
         CLARY_UNROLL
         for (int m = 0; m < kScoreM; ++m)
-            query[m] = T::template load_query<ScoreAtom>(query_tile(), T::wave() * kWaveRows + m * ScoreAtom::kQueries,
+            query[m] = T::template load_query<ScoreAtom>(query_tile(), wave_row_ + m * ScoreAtom::kQueries,
                                                          d * ScoreAtom::kDepth);
         multiply(query, stage, d * ScoreAtom::kDepth, s);
     }
@@ -801,7 +802,7 @@ class AttentionKernel {
         if (!split()) finish_channels(inverse, share);
 
         const SharedAddress scratch{kQueriesAt + static_cast<uint32_t>(T::wave() * Output::kBytes)};
-        const int first = T::wave() * kWaveRows;
+        const int first = wave_row_;
         const Operand to = split() ? Operand{p_.split.out, DType::kF32} : desc.out;
         const int channels = split() ? c.head_dim_v : static_cast<int>(desc.head_dim_v);
         Output::store(out_, scratch, to, channels, rows_ - first, [&](int row) {
@@ -853,6 +854,9 @@ class AttentionKernel {
 
     const AttentionParams& p_;
     int b_, kv_head_;
+    // Of the wave, within the block. Where rows are few one wave has them all, and blocks that run side by side give them to
+    // different ones: those of equal number share a part of the multiprocessor.
+    int wave_row_;
     int first_row_;   // of the block, among the rows of the kv head
     int rows_;        // of the block that exist
     int64_t kv_row_;  // where the sequence begins in the packed K and V

@@ -107,17 +107,22 @@ inline int64_t attention_blocks(const AttentionParams& p, int tile_q) {
     return attention_blocks(p.desc, tile_q) * p.split.pieces;
 }
 
-// Pieces that the keys are cut into. A decode step has one block for each kv head, and most of a GPU would idle; so short
-// queries get about kBlocks blocks (some times as many as any chip runs at once, and no fewer on a smaller one: results
-// are the same bits everywhere), unless pieces became shorter than a block's start is worth. Where pieces begin is decided
-// by the keys that a sequence has at the time (TileRange::piece): a cache is cut evenly however full it is.
+// Few queries for many keys: bound by memory, and by blocks too few to use all of it.
+inline constexpr int64_t kShortQuery = 16, kPieceKeys = 256;  // queries at most; keys of a piece at least
+inline bool is_short(const AttentionDesc& desc) {
+    return desc.q_len > 0 && desc.q_len <= kShortQuery && desc.kv_len >= 2 * kPieceKeys;
+}
+
+// Pieces that the keys of a short query are cut into. They fill a large chip once (an H200 runs 264 blocks side by side, and
+// the start of another costs what 1 us brings), or twice where heads alone fill it once and a part. The number is the same
+// on all chips, as are results, and where pieces begin depends on the keys that a sequence has at the time
+// (TileRange::piece), so that a cache is cut evenly however full it is.
 inline int pieces_of(const AttentionDesc& desc) {
-    constexpr int64_t kShort = 16, kBlocks = 1024, kKeys = 256;  // queries; blocks; keys of a piece at least
-    if (desc.q_len > kShort) return 1;
+    constexpr int64_t kFull = 256;  // blocks
     const int64_t blocks = attention_blocks(desc, config_for(needs_of(desc)).tile_q);
-    if (blocks == 0) return 1;
-    const int64_t pieces = std::min({(kBlocks + blocks - 1) / blocks, desc.kv_len / kKeys, int64_t{kMaxPieces}});
-    return static_cast<int>(std::max(pieces, int64_t{1}));
+    if (!is_short(desc) || blocks == 0 || blocks >= 2 * kFull) return 1;
+    const int64_t wanted = blocks > kFull ? 2 : kFull / blocks;
+    return static_cast<int>(std::min({wanted, desc.kv_len / kPieceKeys, int64_t{kMaxPieces}}));
 }
 
 // Bytes of memory that the pieces leave their results in.

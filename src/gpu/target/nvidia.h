@@ -41,6 +41,11 @@ struct Nvidia {
     CLARY_DEVICE static int block(int axis) {
         return static_cast<int>(axis == 0 ? blockIdx.x : axis == 1 ? blockIdx.y : blockIdx.z);
     }
+    CLARY_DEVICE static int slot() {
+        int warp;
+        asm volatile("mov.u32 %0, %%warpid;" : "=r"(warp));
+        return warp / waves();
+    }
 
     // -- shared memory --
     template <typename V>

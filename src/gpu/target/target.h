@@ -11,6 +11,8 @@
 //                 kPacksE4m3                 whether pack4 knows FP8
 //                 lane() wave() waves()      of the calling thread; waves() in its block
 //                 block(axis)                index of the block, axis 0..2
+//                 slot()                     of the calling wave's block among those that its multiprocessor runs now; a hint
+//                                            that may change: ask once
 //   shared        load<V>(address)           V: a trivially copyable type of 1, 2, 4, 8 or 16 bytes, aligned to its size
 //                 store(address, v)
 //   async copy    copy16(to, from, valid, active)  16 bytes from global to shared memory; zeros where !valid (from is
