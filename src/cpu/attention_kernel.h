@@ -112,7 +112,8 @@ class AttentionKernel {
             Scratch scratch(base);
             const int64_t dim = round_up(desc.head_dim, kDimMultiple), dim_v = round_up(desc.head_dim_v, kDimMultiple);
             const int64_t tile = desc.recipe.tile;
-            q = scratch.take<float>(dim * kWidth);  // (dim, kWidth) fp32, or (dim / kDot, kWidth) code operands
+            q = scratch.take<float>(dim / L *
+                                    kWidth);  // (dim / L, kWidth) fp32, or (dim / kDot / L, kWidth) code words
             x = scratch.take<float>(std::max(tile / L * kWidth, V::kLanes * dim_v));  // (tile / L, kWidth)
             p = scratch.take<int32_t>(kIntPv ? tile / V::kDot / L * kWidth : 0);      // (tile / kDot / L, kWidth)
             // (tile, kWidth), each P in all lanes of its query
@@ -131,7 +132,7 @@ class AttentionKernel {
         int64_t bytes;
     };
 
-    // kLanes elements from p on: L = 1: all the first one; L = 4: the four in each part.
+    // L = 1: a word to all lanes; L = 4: four to each part.
     static I spread(const void* from) {
         if constexpr (L == 4) return V::spread4(static_cast<const int32_t*>(from));
         int32_t word;
@@ -243,7 +244,7 @@ class AttentionKernel {
                 dot(sum, k + key * steps, steps, reinterpret_cast<const int32_t*>(buffers_.q), steps / L);
                 CLARY_UNROLL for (int r = 0; r < kKeys / L; ++r) {
                     const int at = key + r * L;
-                    const I k_pair = spread(static_cast<const void*>(p_.k_pair + 2 * (row + at)));  // bias units | sum
+                    const I k_pair = spread(p_.k_pair + 2 * (row + at));  // bias units | sum
                     const F k_scale = spread(p_.k_scale + row + at);
                     CLARY_UNROLL for (int c = 0; c < C; ++c) {
                         const I score = V::dot16(summed(sum, r, c), pair[c], k_pair);
@@ -438,7 +439,7 @@ class AttentionKernel {
                 const I operand = V::load(to + step * kWidth);
                 const int32_t* const weight = weights_ + position / V::kDot + step * L;
                 CLARY_UNROLL for (int i = 0; i < V::kWeightParts; ++i) {
-                    sum = V::dot(sum, operand, spread(static_cast<const void*>(weight + i * (tile_ / V::kDot))));
+                    sum = V::dot(sum, operand, spread(weight + i * (tile_ / V::kDot)));
                 }
             }
         }
