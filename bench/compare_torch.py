@@ -3,14 +3,14 @@
 """Clary's CPU attention beside PyTorch's CPU scaled_dot_product_attention: same process, same threads, alternated.
 
     python3 bench/compare_torch.py build/cpu-release/lib/libclary.so --threads 1 2 --head-dim 64 128 --seq 1024 4096
-    python3 bench/compare_torch.py LIBRARY --isa avx2 --probe build/bench/lib/libclary_probe.so --decode 8 32768 --json FILE
+    python3 bench/compare_torch.py LIBRARY --isa avx2 --probe build/NAME/lib/libclary_probe.so --decode 8 32768
 
-"kernel" is clary_attend on packed operands, "call" is clary_attention, quantization included; N(0,1) data, fp32 in and
-out, bf16 for PyTorch's bf16; each result is first compared with float64 attention of one head. With --isa avx2 PyTorch is
-held to AVX2 too. With one thread, times are processor time of that thread, which other work on the machine does not
-lengthen; with more, time on the clock. --probe adds what the machine gives at most, taken between the calls; --decode
-B KEYS one query for each of 32 heads, over a cache of 8 heads of K and V. Prints medians; --json writes records as
-docs/cli.md describes them.
+"kernel" is clary_attend on packed operands, "call" is clary_attention, quantization included; N(0,1) data, fp32 in
+and out, bf16 for PyTorch's bf16; each result is first compared with float64 attention of one head. With --isa avx2
+PyTorch is held to AVX2 too. With one thread, times are processor time of that thread, which other work on the machine
+does not lengthen; with more, time on the clock. --probe adds what the machine gives at most, taken between the calls;
+--decode B KEYS one query for each of 32 heads, over a cache of 8 heads of K and V. Prints medians; --json writes
+records as docs/cli.md describes them.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def arguments():
     parser.add_argument("--seq", type=int, nargs="*", default=[1024, 2048, 4096])
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--recipes", nargs="+",
-                        default=["int8_int8:accurate", "int8_int8:fast", "int8_bf16:accurate", "fp32_fp32"])  # fmt: skip
+                        default=["int8_int8:accurate", "int8_int8:fast", "int8_bf16:accurate", "fp32_fp32"])
     parser.add_argument("--causal", action="store_true")
     parser.add_argument("--isa", help="a tier of Clary's, e.g. avx2; the best one where not given")
     parser.add_argument("--decode", type=int, nargs=2, action="append", default=[], metavar=("B", "KEYS"))
@@ -56,10 +56,11 @@ sdpa = torch.nn.functional.scaled_dot_product_attention
 
 
 def cpu_name() -> str:
-    for line in open("/proc/cpuinfo", encoding="utf-8"):
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.machine()
+    lines = [line.split(":", 1) for line in open("/proc/cpuinfo", encoding="utf-8") if ":" in line]
+    about = {name.strip(): value.strip() for name, value in lines}
+    if "model name" not in about:
+        return platform.machine()
+    return f"{about['model name']} (family {about['cpu family']}, model {about['model']}), {os.cpu_count()} cores"
 
 
 class Problem:
@@ -123,11 +124,10 @@ def measure(candidates: dict, threads: int) -> dict:
 
 
 def record_of(threads: int, **more) -> dict:
-    clock = "processor time" if threads == 1 else "time on the clock"
-    tier = f"{ARGS.isa or 'best'} tier, {threads} thread{'s' if threads > 1 else ''} ({clock})"
+    clock = "1 thread (processor time)" if threads == 1 else f"{threads} threads (time on the clock)"
+    torch_is = f"PyTorch {torch.__version__}{' held to AVX2' if ARGS.isa == 'avx2' else ''}"
     return {"date": datetime.date.today().isoformat(), "commit": git_commit(), "machine": cpu_name(), "clock_mhz": None,
-            "protocol": f"{tier}, PyTorch {torch.__version__}{' held to AVX2' if ARGS.isa == 'avx2' else ''}, alternated, "
-                        f"median of {ARGS.repeat}",
+            "protocol": f"{ARGS.isa or 'best'} tier, {clock}, {torch_is}, alternated, median of {ARGS.repeat}",
             "backend": "cpu", "tile": 128, "data": "normal", **more}  # fmt: skip
 
 
@@ -162,12 +162,13 @@ def attention(clary, threads: int, dim: int, seq: int, probe):
     flops = 4.0 * ARGS.heads * seq * seq * dim / (2 if ARGS.causal else 1)
     for (recipe, what), values in times.items():
         ms = statistics.median(values)
-        print(f"{threads:7} {dim:4} {seq:6} {recipe:20} {what:7} {kernels[recipe]:24} {ms:9.2f} {flops / ms * 1e-6:8.0f} "
-              f"{base / ms:6.2f} {errors[recipe]:8.5f}" + (f" {flops / ms * 1e-9 / peak:5.2f}" if peak else ""),
+        tops = flops / ms * 1e-9
+        print(f"{threads:7} {dim:4} {seq:6} {recipe:20} {what:7} {kernels[recipe]:24} {ms:9.2f} {tops * 1e3:8.0f} "
+              f"{base / ms:6.2f} {errors[recipe]:8.5f}" + (f" {tops / peak:5.2f}" if peak else ""),
               flush=True)  # fmt: skip
         yield record_of(threads, kernel=kernels[recipe], recipe=recipe, what=what, batch=1, q_heads=ARGS.heads,
                         kv_heads=ARGS.heads, q_len=seq, kv_len=seq, head_dim=dim, causal=ARGS.causal, ms=ms,
-                        ms_iqr=spread(values), tops=flops / ms * 1e-9, baseline=BASELINE, baseline_ms=base,
+                        ms_iqr=spread(values), tops=tops, baseline=BASELINE, baseline_ms=base,
                         ratio=base / ms, rel_l1=errors[recipe], vnni_tops=peak)  # fmt: skip
 
 
@@ -185,11 +186,12 @@ def decode(clary, threads: int, batch: int, keys: int, probe):
                         threads)  # fmt: skip
         ms, read_ms = (min(statistics.median(times[name]) for name in names) for names in (["kernel"], [1, 4]))
         rate, peak = problem.bytes / ms * 1e3, problem.bytes / read_ms * 1e3
-        print(f"{threads:7} {128:4} {keys:6} {recipe:20} decode  {clary.last_kernel():24} {ms:9.2f} {rate * 1e-9:8.1f} GB/s, "
-              f"{rate / peak:.2f} of reading as many bytes ({peak * 1e-9:.1f})", flush=True)  # fmt: skip
+        print(f"{threads:7} {128:4} {keys:6} {recipe:20} decode  {clary.last_kernel():24} {ms:9.2f} "
+              f"{rate * 1e-9:8.1f} GB/s, {rate / peak:.2f} of reading as many bytes ({peak * 1e-9:.1f})",
+              flush=True)  # fmt: skip
         yield record_of(threads, kernel=clary.last_kernel(), recipe=recipe, what="decode", batch=batch, q_heads=32,
-                        kv_heads=8, q_len=1, kv_len=keys, head_dim=128, causal=False, ms=ms, ms_iqr=spread(times["kernel"]),
-                        gb_per_s=rate * 1e-9, baseline="read", baseline_ms=read_ms,
+                        kv_heads=8, q_len=1, kv_len=keys, head_dim=128, causal=False, ms=ms,
+                        ms_iqr=spread(times["kernel"]), gb_per_s=rate * 1e-9, baseline="read", baseline_ms=read_ms,
                         ratio=rate / peak)  # fmt: skip
 
 
@@ -198,9 +200,9 @@ def main() -> int:
         sys.exit("--decode: needs --probe, what it is compared with")
     clary = load(ARGS.library)
     records = []
-    print(f"{cpu_name()}, PyTorch {torch.__version__}, {os.cpu_count()} cores; medians")
-    print(f"{'threads':>7} {'D':>4} {'S':>6} {'recipe':20} {'what':7} {'kernel':24} {'ms':>9} {'GOP/s':>8} {'ratio':>6} "
-          f"{'rel L1':>8}" + (" of VNNI peak" if ARGS.probe else ""))  # fmt: skip
+    print(f"{cpu_name()}, PyTorch {torch.__version__}; medians")
+    print(f"{'threads':>7} {'D':>4} {'S':>6} {'recipe':20} {'what':7} {'kernel':24} {'ms':>9} {'GOP/s':>8} "
+          f"{'ratio':>6} {'rel L1':>8}" + (" of VNNI peak" if ARGS.probe else ""))  # fmt: skip
     for threads in ARGS.threads:
         torch.set_num_threads(threads)
         clary.set_num_threads(threads)

@@ -6,11 +6,13 @@
     python3 bench/results_table.py --write    puts them into docs/performance.md
     python3 bench/results_table.py --check    exit code 1 where that file is not what would be written
 
-Records are those of bench/gpu_bench.py; of several with the same machine and problem the last file by name counts.
+Records are those of bench/gpu_bench.py and bench/compare_torch.py; of several with the same machine and problem the
+last file by name counts.
 """
 
 import argparse
 import json
+import statistics
 import sys
 from pathlib import Path
 
@@ -41,6 +43,10 @@ def rows(header, body):
         yield "| " + " | ".join(cells) + " |"
 
 
+def rate(tops):
+    return f"{tops:.0f}" if tops >= 10 else f"{tops:.2f}"
+
+
 def attention_table(group):
     shapes = sorted({(r["head_dim"], r["q_len"], r["causal"]) for r in group})
     names = []  # (recipe, what), in the order of the records
@@ -57,7 +63,7 @@ def attention_table(group):
         line = [str(dim), str(tokens), "causal" if causal else "none", f"{base:.3f}"]
         for name in names:
             record = found.get((*shape, *name))
-            line.append(f"{record['ratio']:.2f} T ({record['tops']:.0f})" if record else "-")
+            line.append(f"{record['ratio']:.2f} T ({rate(record['tops'])})" if record else "-")
         return line
 
     yield from rows(header, map(cells, shapes))
@@ -89,6 +95,8 @@ def text():
         quantize = [r for r in group if r["what"] == "quantize"]
         if attention:
             lines += [*attention_table(attention), ""]
+        if peaks := [r["vnni_tops"] for r in attention if r.get("vnni_tops")]:
+            lines += [f"512-bit VPDPBUSD alone, between those calls: {rate(statistics.median(peaks))} (median).", ""]
         if quantize:
             lines += ["Quantization of Q, K and V:", "", *quantize_table(quantize), ""]
         if decode := [r for r in group if r["what"] == "decode"]:
