@@ -276,7 +276,8 @@ CLARY_API clary_status clary_merge(const clary_merge_params* params);
 
 /* A JSON object: the kernel that would run, each other kernel with the reason why not, workspace, bytes moved,
  * expected error. `*json` is valid until the thread's next call into Clary. Answers CLARY_OK also where no kernel
- * takes the problem (then "kernel" is null), but CLARY_INVALID_ARGUMENT where the problem itself is wrong. */
+ * takes the problem (then "kernel" is null, and "error" is what a call would say), but CLARY_INVALID_ARGUMENT where the
+ * problem itself is wrong. */
 CLARY_API clary_status clary_explain(const clary_attention_params* params, const char** json);
 
 typedef struct clary_kernel_info {

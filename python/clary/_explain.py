@@ -89,7 +89,8 @@ def explain(
         mask: ``None``, ``"bool"`` or a dtype: as if a mask of the full size were given.
 
     Returns:
-        The JSON of ``clary_explain``: ``kernel`` (None where no kernel takes the problem), ``recipe``,
+        The JSON of ``clary_explain``: ``kernel`` (None where no kernel takes the problem; then ``error``, what a call
+        would say), ``recipe``,
         ``other_kernels`` (each with its ``reason``), ``workspace_bytes``, ``bytes_moved``, ``expected_rel_l1``,
         ``key_pieces`` (on GPUs: pieces that the keys of a short query are cut into), ``warnings``, ...
     """

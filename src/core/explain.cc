@@ -90,8 +90,10 @@ std::string explain_json(const AttentionDesc& desc, std::string_view backend, co
                         desc.batch, desc.q_heads, desc.kv_heads, desc.q_len, desc.kv_len, desc.head_dim,
                         desc.head_dim_v, desc.scale, desc.varlen(), desc.page_size > 0);
     const KernelRow* row = choice.row;
-    if (!row && (row = elsewhere(desc, choice)) != nullptr)
-        json += fmt::format(R"(,"would_run":{})", quoted(row->name));
+    if (!row) {
+        json += fmt::format(R"(,"error":{})", quoted(no_kernel(desc, backend, choice).text()));
+        if ((row = elsewhere(desc, choice)) != nullptr) json += fmt::format(R"(,"would_run":{})", quoted(row->name));
+    }
     if (row) {
         const bool packs = row->attention == nullptr;
         const int64_t packed = packs ? row->q_layout(desc).bytes + row->kv_layout(desc, 0).bytes : 0;

@@ -107,6 +107,8 @@ TEST(Capi, ExplainWithoutAKernelAndWithWarnings) {
     const nlohmann::json none = explain(params);
     EXPECT_TRUE(none.at("kernel").is_null());
     EXPECT_FALSE(none.contains("workspace_bytes"));
+    EXPECT_EQ(clary_attention(&params), CLARY_UNSUPPORTED);
+    EXPECT_EQ(none.at("error"), clary_last_error());
     params.recipe = "int8_int8:fast";
     EXPECT_EQ(explain(params).at("warnings").size(), 1u);
     params.recipe = "int8_int8";

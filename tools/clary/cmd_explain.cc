@@ -46,6 +46,7 @@ void print_text(const Json& json) {
         fmt::print("kernel     {}\n", json.contains("would_run") ? json.at("would_run").get<std::string>() +
                                                                        ", on a machine that has what it needs"
                                                                  : "none takes this problem");
+        fmt::print("error      {}\n", json.at("error").get<std::string>());
     } else {
         fmt::print("kernel     {}, {} threads\n", json.at("kernel").get<std::string>(), json.at("threads").get<int>());
     }

@@ -72,7 +72,8 @@ def test_explain():
     assert found["workspace_bytes"] > 0 and found["expected_rel_l1"]["normal"] < 0.02
     assert all(k["reason"] for k in found["other_kernels"])
     assert clary.explain((1, 1, 64, 512))["kernel"].endswith("fp32_fp32")
-    assert clary.explain((1, 1, 64, 512), recipe="int8_int8")["kernel"] is None
+    refused = clary.explain((1, 1, 64, 512), recipe="int8_int8")
+    assert refused["kernel"] is None and "head_dim 512" in refused["error"]
     assert clary.explain(np.zeros((1, 64, 4, 32), np.float32), layout="nhd")["problem"]["q_heads"] == 4
     masked = clary.explain((1, 2, 10, 64), (1, 2, 20, 64), mask="bool", window=(3, 3), scale=0.5)
     assert masked["problem"]["kv_len"] == 20 and masked["problem"]["scale"] == 0.5
