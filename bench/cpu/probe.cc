@@ -33,19 +33,14 @@ __attribute__((target("avx2"))) int64_t sum(const char* from, int64_t bytes, int
 }
 
 // 16 independent accumulators hide the latency of any processor; operands are not zero.
-#define CLARY_DOT(i) "vpdpbusd %%zmm17, %%zmm16, %%zmm" #i "\n"
-#define CLARY_DOTS                                                                                          \
-    CLARY_DOT(0)                                                                                            \
-    CLARY_DOT(1)                                                                                            \
-    CLARY_DOT(2) CLARY_DOT(3) CLARY_DOT(4) CLARY_DOT(5) CLARY_DOT(6) CLARY_DOT(7) CLARY_DOT(8) CLARY_DOT(9) \
-        CLARY_DOT(10) CLARY_DOT(11) CLARY_DOT(12) CLARY_DOT(13) CLARY_DOT(14) CLARY_DOT(15)
-
 __attribute__((target("avx512f"))) void dot_products(int64_t rounds) {
     asm volatile("vpternlogd $0xff, %%zmm16, %%zmm16, %%zmm16\n vpabsd %%zmm16, %%zmm17\n" ::: "xmm16", "xmm17");
     for (int64_t i = 0; i < rounds; ++i)
-        asm volatile(CLARY_DOTS ::
-                         : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",
-                           "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "xmm16", "xmm17");
+        asm volatile(
+            ".irp i, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15\n vpdpbusd %%zmm17, %%zmm16, %%zmm\\i\n "
+            ".endr" ::
+                : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11",
+                  "xmm12", "xmm13", "xmm14", "xmm15", "xmm16", "xmm17");
 }
 
 }  // namespace
