@@ -92,7 +92,7 @@ def explain(
         The JSON of ``clary_explain``: ``kernel`` (None where no kernel takes the problem; then ``error``, what a call
         would say), ``recipe``,
         ``other_kernels`` (each with its ``reason``), ``workspace_bytes``, ``bytes_moved``, ``expected_rel_l1``,
-        ``key_pieces`` (on GPUs: pieces that the keys of a short query are cut into), ``warnings``, ...
+        ``key_pieces`` (that the keys of a short query are cut into), ``warnings``, ...
     """
     q_shape, kv_shape = adopt(q_shape), adopt(kv_shape)
     if hasattr(q_shape, "shape"):
