@@ -4,8 +4,8 @@
 set(every_arch 75 80 86 89 90 100 120)
 set(CLARY_CUDA_ARCHS all CACHE STRING
     "Architectures with machine code, rising, or all; the newest of several has PTX too. 90 alone is built quickly")
-if(CLARY_CUDA_ARCHS STREQUAL "all")
-    set(CLARY_CUDA_ARCHS ${every_arch})
+if(CLARY_CUDA_ARCHS STREQUAL "all")  # what 86 and 89 would have, they have of 80
+    set(CLARY_CUDA_ARCHS 75 80 90 100 120)
 endif()
 set(CLARY_CUDA_HEAD_DIMS 32 64 96 128 192 256 192v128 64v128 CACHE STRING
     "Head dims with kernels (those of V after a v where they differ); others are padded to the next")

@@ -31,7 +31,9 @@ const Arch* arch_of(int capability) {
 }
 
 std::string usable(const Arch& arch) {
-    if (std::find(std::begin(kBuilt), std::end(kBuilt), arch.capability) == std::end(kBuilt))
+    // A GPU runs the code of older ones of its generation too.
+    const auto runs_on_it = [&](int built) { return built <= arch.capability && built / 10 == arch.capability / 10; };
+    if (std::none_of(std::begin(kBuilt), std::end(kBuilt), runs_on_it))
         return fmt::format("this build has no code for it; it has sm_{}", fmt::join(kBuilt, ", sm_"));
     if (!no_gpu().empty()) return no_gpu();
     for (const int capability : capabilities())
