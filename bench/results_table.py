@@ -77,7 +77,7 @@ def quantize_table(group):
 
 
 def decode_table(group):
-    header = ["recipe", "B x H / Hkv x keys x D", "ms", "GB/s of K and V", "of a sum's rate"]
+    header = ["recipe", "B x H / Hkv x keys x D", "ms", "GB/s of K and V", "of reading alone"]
     yield from rows(header, (
         [f"`{r['recipe']}`", f"{r['batch']} x {r['q_heads']} / {r['kv_heads']} x {r['kv_len']} x {r['head_dim']}",
          f"{r['ms']:.4f}", f"{r['gb_per_s']:.0f}", f"{r['ratio']:.2f}"] for r in group))  # fmt: skip

@@ -2,7 +2,7 @@
 # cmake -DSOURCE=<tree> -DBASE=0.1.0 [-DLABEL=cpu] [-DGIVEN=<version>] [-DHEADER=<file>] -P ClaryVersion.cmake
 #
 # The version of what is being built: BASE at the commit that is tagged v<BASE>, else with the commit, 0.1.0+g4d153a5, and with a
-# digest of changes that are in no commit, 0.1.0+g4d153a5.d1b2c3d4; so builds of different sources never share a version.
+# digest of changes that are in no commit, 0.1.0+g4d153a5.d1b2c3d4; so builds of different sources that git knows never share a version.
 # LABEL tells builds of one source apart. GIVEN is taken as it is. Without HEADER it is printed.
 # Run at every build: what was true when CMake configured need not be any more.
 function(git result)

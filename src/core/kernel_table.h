@@ -55,7 +55,7 @@ struct KernelRow {
     // clary_merge on that device, dense views (core/merge.h); null: cannot.
     Status (*merge)(const MergeViews& views, int32_t device_index, void* stream) = nullptr;
 
-    // Pieces that attending cuts the keys into, each a block's work of its own; null: it never does.
+    // Pieces that attending cuts the keys into, each worked through on its own; null: it never does.
     int (*pieces)(const AttentionDesc& desc) = nullptr;
 };
 

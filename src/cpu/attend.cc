@@ -74,8 +74,13 @@ AttendProblem attend_problem(const AttentionDesc& desc, int64_t kv_capacity, con
 }
 
 int attend_pieces(const AttentionDesc& desc) {
-    const Sequence longest{.q_begin = 0, .q_len = desc.q_len, .kv_begin = 0, .kv_len = desc.kv_len, .offset = 0};
-    return static_cast<int>(Pieces(desc, longest).count);
+    const bool known = desc.varlen() && desc.cu_seqlens_q.data != nullptr && desc.cu_seqlens_k.data != nullptr;
+    int64_t most = 1;
+    for (int64_t b = 0; b < (known ? desc.batch : 1); ++b) {
+        const Sequence longest{.q_begin = 0, .q_len = desc.q_len, .kv_begin = 0, .kv_len = desc.kv_len, .offset = 0};
+        most = std::max(most, Pieces(desc, known ? sequence_of(desc, b) : longest).count);
+    }
+    return static_cast<int>(most);
 }
 
 int64_t attend_workspace(const Tier& tier, const AttentionDesc& desc, const Context& context) {

@@ -20,13 +20,14 @@ inline constexpr Arch kArchs[] = {
     {"sm86", 86, 99 * 1024},   {"sm80", 80, 163 * 1024},   {"sm75", 75, 64 * 1024},
 };
 
-// The instructions that kernels use there. CLARY_CUDA_TARGET builds the kernels of another class, which the GPU at hand
-// runs as well: so that one GPU tests them all.
+// The instructions that kernels use there: those of the intermediate code that theirs is assembled from (cmake/ClaryCuda.cmake).
+// CLARY_CUDA_TARGET builds the kernels of another class, which the GPU at hand runs as well: so that one GPU tests them all.
 CLARY_HD constexpr gpu::Machine machine_of(int capability) {
 #ifdef CLARY_CUDA_TARGET
     capability = CLARY_CUDA_TARGET;
+    if (capability == 89) return gpu::kSm89;
 #endif
-    return capability < 80 ? gpu::kSm75 : capability == 89 ? gpu::kSm89 : gpu::kSm80;
+    return capability < 80 ? gpu::kSm75 : gpu::kSm80;
 }
 
 }  // namespace clary::cuda

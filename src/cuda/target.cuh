@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Target that kernels of a .cu file are compiled for: one per architecture of the fat binary, behind one symbol.
+// The Target that kernels of a .cu file are compiled for: one per intermediate architecture of the build, behind one symbol.
 #pragma once
 
 #include "cuda/archs.h"

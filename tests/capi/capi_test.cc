@@ -116,6 +116,10 @@ TEST(Capi, ExplainWithoutAKernelAndWithWarnings) {
     // Without data: explain asks for shapes only.
     for (clary_tensor* t : {&params.q, &params.k, &params.v, &params.out, &params.lse}) t->data = nullptr;
     EXPECT_FALSE(explain(params).at("kernel").is_null());
+    EXPECT_EQ(explain(params).at("key_pieces"), 1);
+    for (clary_tensor* t : {&params.q, &params.out, &params.lse}) t->shape[2] = 1;
+    for (clary_tensor* t : {&params.k, &params.v}) t->shape[2] = 5000;
+    EXPECT_EQ(explain(params).at("key_pieces"), 3);  // of 2048 keys each
     params.scale = 1e300;
     params.has_scale = 1;
     const char* text = nullptr;

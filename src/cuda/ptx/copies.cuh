@@ -74,14 +74,6 @@ CLARY_DEVICE void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint
                  : "memory");
 }
 
-// Named barriers 1..15 of the block (0 is __syncthreads), among `threads` threads.
-CLARY_DEVICE void named_sync(int barrier, int threads) {
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-CLARY_DEVICE void named_arrive(int barrier, int threads) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
 // Registers of a warpgroup's threads, from here on.
 template <int kCount>
 CLARY_DEVICE void fewer_registers() {

@@ -75,25 +75,18 @@ CLARY_DEVICE void pin(uint32_t (&r)[N]) {
                      : CLARY_OUT_##part(CLARY_WRITE)                                                             \
                      : __VA_ARGS__)
 
-// A and B in shared memory, or A in registers; o..: the numbers of the operands behind D's.
+// S: A and B in shared memory; P V: A in registers; o..: the numbers of the operands behind D's.
 #define CLARY_WGMMAS(part, n, o0, o1, o2, o3, o4)                                                              \
     template <bool adds>                                                                                       \
     CLARY_DEVICE void multiply_s8(int32_t(&d)[n / 2], Matrix a, Matrix b) {                                    \
         CLARY_WGMMA(part, n, "s8.s8", o0, o1, "l"(a.descriptor()), "l"(b.descriptor()));                       \
     }                                                                                                          \
     template <bool adds>                                                                                       \
-    CLARY_DEVICE void multiply_s8(int32_t(&d)[n / 2], const uint32_t(&a)[4], Matrix b) {                       \
-        CLARY_WGMMA(part, n, "s8.s8", "{" o0 ", " o1 ", " o2 ", " o3 "}", o4, "r"(a[0]), "r"(a[1]), "r"(a[2]), \
-                    "r"(a[3]), "l"(b.descriptor()));                                                           \
-    }                                                                                                          \
-    template <bool adds>                                                                                       \
     CLARY_DEVICE void multiply_u8(int32_t(&d)[n / 2], const uint32_t(&a)[4], Matrix b) {                       \
         CLARY_WGMMA(part, n, "u8.s8", "{" o0 ", " o1 ", " o2 ", " o3 "}", o4, "r"(a[0]), "r"(a[1]), "r"(a[2]), \
                     "r"(a[3]), "l"(b.descriptor()));                                                           \
     }
-CLARY_WGMMAS(0, 32, "%16", "%17", "%18", "%19", "%20")
 CLARY_WGMMAS(1, 64, "%32", "%33", "%34", "%35", "%36")
-CLARY_WGMMAS(2, 96, "%48", "%49", "%50", "%51", "%52")
 CLARY_WGMMAS(3, 128, "%64", "%65", "%66", "%67", "%68")
 #undef CLARY_WGMMAS
 #undef CLARY_WGMMA

@@ -393,6 +393,7 @@ class Attention {
                                      kFirstChannel * desc.out.dim_stride;
                           });
         });
+        T::wave_sync();  // all lanes have read what they need of it
         ptx::barrier_arrive_if(leads(), L::work_empty(slot));
     }
 
