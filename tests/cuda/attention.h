@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cuda/gpu.h"
@@ -60,7 +62,34 @@ struct GpuProblem {
     size_t elements() const { return static_cast<size_t>(batch * heads * tokens * dim); }          // of K
     size_t results() const { return static_cast<size_t>(batch * heads * group * queries * dim); }  // of Q and out
     std::vector<float> result() const { return out.read<float>(results()); }
+    // What is there before the next call must not matter.
+    void poison() const {
+        CLARY_CUDA_OK(cudaMemset(out.data(), 0xff, out.size()));
+        CLARY_CUDA_OK(cudaMemset(workspace->data(), 0xff, workspace->size()));
+        CLARY_CUDA_OK(cudaDeviceSynchronize());
+    }
 };
+
+// Calls of two threads, each on a stream of its own, give what single calls give.
+inline void expect_independent(GpuProblem& a, GpuProblem& b, int calls) {
+    ASSERT_EQ(clary_attention(&a.params), CLARY_OK) << clary_last_error();
+    ASSERT_EQ(clary_attention(&b.params), CLARY_OK) << clary_last_error();
+    const std::vector<float> expected_a = a.result(), expected_b = b.result();
+    const Stream streams[2];
+    a.params.stream = streams[0].get();
+    b.params.stream = streams[1].get();
+    a.poison();
+    b.poison();
+    const auto work = [calls](const clary_attention_params& params) {
+        for (int i = 0; i < calls; ++i) ASSERT_EQ(clary_attention(&params), CLARY_OK) << clary_last_error();
+    };
+    std::thread other(work, std::cref(a.params));
+    work(b.params);
+    other.join();
+    CLARY_CUDA_OK(cudaDeviceSynchronize());
+    EXPECT_EQ(a.result(), expected_a);
+    EXPECT_EQ(b.result(), expected_b);
+}
 
 // Attention of one query to keys (tokens, dim) and values (tokens, dim), in float64.
 inline std::vector<double> exact_row(const float* query, const float* keys, const float* values, int64_t tokens,

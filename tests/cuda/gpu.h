@@ -62,6 +62,34 @@ class Stream {
     cudaStream_t stream_ = nullptr;
 };
 
+// What a call queued on a stream, to be launched again and again.
+class Graph {
+  public:
+    template <class Call>
+    Graph(const Stream& stream, const Call& call) : stream_(stream.get()) {
+        cudaGraph_t graph = nullptr;
+        EXPECT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+        const clary_status status = call();
+        EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+        EXPECT_EQ(status, CLARY_OK) << clary_last_error();
+        EXPECT_EQ(cudaGraphInstantiate(&executable_, graph, 0), cudaSuccess);
+        EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    }
+    ~Graph() { EXPECT_EQ(cudaGraphExecDestroy(executable_), cudaSuccess); }
+    Graph(const Graph&) = delete;
+    Graph& operator=(const Graph&) = delete;
+
+    // And waits for its end.
+    void replay() const {
+        CLARY_CUDA_OK(cudaGraphLaunch(executable_, stream_));
+        CLARY_CUDA_OK(cudaStreamSynchronize(stream_));
+    }
+
+  private:
+    cudaStream_t stream_;
+    cudaGraphExec_t executable_ = nullptr;
+};
+
 // [batch, heads, tokens, dim] in device memory with the given strides (the last is 1).
 inline clary_tensor gpu_view(void* data, clary_dtype dtype, const std::vector<int64_t>& shape,
                              const std::vector<int64_t>& stride) {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Short queries, whose keys the GPU works on in pieces: results, the memory between the two kernels, streams and graphs.
-#include <thread>
-
 #include "cases/tolerances.h"
 #include "cuda/attention.h"
 
@@ -142,23 +140,12 @@ TEST(CudaSplit, AGraphReplaysASteps) {
         const std::vector<float> expected = problem.result();
         const Stream stream;
         problem.params.stream = stream.get();
-        cudaGraph_t graph = nullptr;
-        cudaGraphExec_t executable = nullptr;
-        CLARY_CUDA_OK(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal));
-        const clary_status status = clary_attention(&problem.params);
-        CLARY_CUDA_OK(cudaStreamEndCapture(stream.get(), &graph));
-        ASSERT_EQ(status, CLARY_OK) << clary_last_error();
-        CLARY_CUDA_OK(cudaGraphInstantiate(&executable, graph, 0));
+        const Graph graph(stream, [&] { return clary_attention(&problem.params); });
         for (int again = 0; again < 3; ++again) {
-            CLARY_CUDA_OK(cudaMemset(problem.out.data(), 0xff, problem.out.size()));
-            CLARY_CUDA_OK(cudaMemset(problem.workspace->data(), 0xff, problem.workspace->size()));
-            CLARY_CUDA_OK(cudaDeviceSynchronize());
-            CLARY_CUDA_OK(cudaGraphLaunch(executable, stream.get()));
-            CLARY_CUDA_OK(cudaStreamSynchronize(stream.get()));
+            problem.poison();
+            graph.replay();
             EXPECT_EQ(problem.result(), expected) << recipe;
         }
-        CLARY_CUDA_OK(cudaGraphExecDestroy(executable));
-        CLARY_CUDA_OK(cudaGraphDestroy(graph));
     }
 }
 
@@ -166,23 +153,7 @@ TEST(CudaSplit, AGraphReplaysASteps) {
 TEST(CudaSplit, TwoStreamsWithAWorkspaceEach) {
     CLARY_SKIP_WITHOUT_GPU();
     GpuProblem a = decode("int8_int8", 1, 8), b = decode("int8_int8:fast", 4, 1, 2);
-    ASSERT_EQ(clary_attention(&a.params), CLARY_OK) << clary_last_error();
-    ASSERT_EQ(clary_attention(&b.params), CLARY_OK) << clary_last_error();
-    const std::vector<float> expected_a = a.result(), expected_b = b.result();
-    const Stream streams[2];
-    a.params.stream = streams[0].get();
-    b.params.stream = streams[1].get();
-    for (GpuProblem* problem : {&a, &b}) CLARY_CUDA_OK(cudaMemset(problem->out.data(), 0xff, problem->out.size()));
-    CLARY_CUDA_OK(cudaDeviceSynchronize());
-    const auto work = [](const clary_attention_params& params) {
-        for (int i = 0; i < 200; ++i) ASSERT_EQ(clary_attention(&params), CLARY_OK) << clary_last_error();
-    };
-    std::thread other(work, std::cref(a.params));
-    work(b.params);
-    other.join();
-    CLARY_CUDA_OK(cudaDeviceSynchronize());
-    EXPECT_EQ(a.result(), expected_a);
-    EXPECT_EQ(b.result(), expected_b);
+    expect_independent(a, b, 200);
 }
 
 }  // namespace

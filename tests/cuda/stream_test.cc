@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams and graphs: calls run where they are told to, in their order, and can be captured.
-#include <thread>
-
 #include "cuda/attention.h"
 
 namespace clary::cases {
@@ -34,19 +32,10 @@ TEST(CudaStreams, AGraphReplaysACall) {
         const std::vector<float> expected = problem.result(), expected_other = other.result();
         const Stream stream;
         problem.params.stream = stream.get();
-        cudaGraph_t graph = nullptr;
-        cudaGraphExec_t executable = nullptr;
-        CLARY_CUDA_OK(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal));
-        const clary_status status = clary_attention(&problem.params);
-        CLARY_CUDA_OK(cudaStreamEndCapture(stream.get(), &graph));
-        ASSERT_EQ(status, CLARY_OK) << clary_last_error();
-        CLARY_CUDA_OK(cudaGraphInstantiate(&executable, graph, 0));
+        const Graph graph(stream, [&] { return clary_attention(&problem.params); });
         const auto replay = [&] {
-            CLARY_CUDA_OK(cudaMemset(problem.out.data(), 0xff, problem.out.size()));
-            CLARY_CUDA_OK(cudaMemset(problem.workspace->data(), 0xff, problem.workspace->size()));
-            CLARY_CUDA_OK(cudaDeviceSynchronize());
-            CLARY_CUDA_OK(cudaGraphLaunch(executable, stream.get()));
-            CLARY_CUDA_OK(cudaStreamSynchronize(stream.get()));
+            problem.poison();
+            graph.replay();
         };
         replay();
         EXPECT_EQ(problem.result(), expected) << recipe;
@@ -55,31 +44,13 @@ TEST(CudaStreams, AGraphReplaysACall) {
             CLARY_CUDA_OK(cudaMemcpy(to->data(), from->data(), to->size(), cudaMemcpyDeviceToDevice));
         replay();
         EXPECT_EQ(problem.result(), expected_other) << recipe;
-        CLARY_CUDA_OK(cudaGraphExecDestroy(executable));
-        CLARY_CUDA_OK(cudaGraphDestroy(graph));
     }
 }
 
 TEST(CudaStreams, TwoStreamsFromTwoThreads) {
     CLARY_SKIP_WITHOUT_GPU();
     GpuProblem a(2, 4, 900, 128, "int8_int8"), b(2, 4, 900, 128, "int8_fp16", 2);
-    ASSERT_EQ(clary_attention(&a.params), CLARY_OK) << clary_last_error();
-    ASSERT_EQ(clary_attention(&b.params), CLARY_OK) << clary_last_error();
-    const std::vector<float> expected_a = a.result(), expected_b = b.result();
-    const Stream streams[2];
-    a.params.stream = streams[0].get();
-    b.params.stream = streams[1].get();
-    for (GpuProblem* problem : {&a, &b}) CLARY_CUDA_OK(cudaMemset(problem->out.data(), 0xff, problem->out.size()));
-    CLARY_CUDA_OK(cudaDeviceSynchronize());
-    const auto work = [](const clary_attention_params& params) {
-        for (int i = 0; i < 50; ++i) ASSERT_EQ(clary_attention(&params), CLARY_OK) << clary_last_error();
-    };
-    std::thread other(work, std::cref(a.params));
-    work(b.params);
-    other.join();
-    CLARY_CUDA_OK(cudaDeviceSynchronize());
-    EXPECT_EQ(a.result(), expected_a);
-    EXPECT_EQ(b.result(), expected_b);
+    expect_independent(a, b, 50);
 }
 
 // A call returns before its kernels ran: it waits for nothing, and its stream alone orders it.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import clary
-from exact import LIMIT, exact, qkv, rel_l1, visible
+from exact import LIMIT, Foreign, exact, qkv, rel_l1, visible
 
 
 def check(arrays, out, reference, recipe="auto", slack=1.0):
@@ -386,16 +386,6 @@ def test_number_of_threads(rng):
 
 def test_dlpack_of_another_library(rng):
     """Whatever speaks DLPack is read where it lies."""
-
-    class Foreign:
-        def __init__(self, array):
-            self.array = array
-
-        def __dlpack__(self, **options):
-            return self.array.__dlpack__(**options)
-
-        def __dlpack_device__(self):
-            return self.array.__dlpack_device__()
 
     q, k, v = qkv(rng)
     mask = rng.standard_normal((130, 130), dtype=np.float32)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import clary
-from exact import qkv
+from exact import Foreign, qkv
 
 HUGE = 2**70  # ctypes keeps the low 64 bits: 0
 
@@ -154,19 +154,6 @@ def test_masked_arrays_would_lose_their_mask(rng):
     q, k, v = qkv(rng)
     with pytest.raises(TypeError, match="q: numpy.*MaskedArray"):
         clary.attention(np.ma.masked_array(q, q > 0), k, v)
-
-
-class Foreign:
-    """An array of another library: DLPack and nothing else."""
-
-    def __init__(self, array):
-        self.array = array
-
-    def __dlpack__(self, **options):
-        return self.array.__dlpack__(**options)
-
-    def __dlpack_device__(self):
-        return self.array.__dlpack_device__()
 
 
 def test_dlpack_objects_among_others(good, arrays):
