@@ -7,7 +7,7 @@ set(CLARY_CUDA_ARCHS all CACHE STRING
 if(CLARY_CUDA_ARCHS STREQUAL "all")  # what 86 and 89 would have, they have of 80
     set(CLARY_CUDA_ARCHS 75 80 90 100 120)
 endif()
-set(CLARY_CUDA_HEAD_DIMS 32 64 96 128 192 256 192v128 64v128 CACHE STRING
+set(CLARY_CUDA_HEAD_DIMS 32 64 96 128 192 256 192v128 CACHE STRING
     "Head dims with kernels (those of V after a v where they differ); others are padded to the next")
 set(CLARY_CUDA_RECIPES int8_int8 int8_fp16 int8_bf16 fp16_fp16 bf16_bf16 CACHE STRING "Recipes with kernels")
 set(CLARY_CUDA_TARGET "" CACHE STRING

@@ -66,7 +66,7 @@ DType storage(Format format) {
 // Columns of a row of Q or K: the padded head dim, and the digits.
 int64_t code_columns(const AttentionDesc& desc, const Arrangement& arrangement) {
     const bool digits = arrangement.digit_columns && desc.recipe.key_bias();
-    return arrangement.padded_dim(desc.head_dim) + (digits ? numerics::kDigitColumns : 0);
+    return arrangement.padded_dims(desc.head_dim, desc.head_dim_v).qk + (digits ? numerics::kDigitColumns : 0);
 }
 
 // FNV-1a byte by byte, field by field (a struct's padding has no value).
@@ -181,8 +181,7 @@ PackedLayout packed_kv_layout(const AttentionDesc& desc, int64_t kv_capacity, co
     const int64_t heads = desc.kv_heads;
     const int64_t rows = packed_kv_rows(desc, kv_capacity).rows;
     const int64_t tiles = rows / recipe.tile;
-    const int64_t dim = arrangement.padded_dim(desc.head_dim);
-    const int64_t dim_v = arrangement.padded_dim(desc.head_dim_v);
+    const auto [dim, dim_v] = arrangement.padded_dims(desc.head_dim, desc.head_dim_v);
 
     layout.add("lengths", DType::kI64, {desc.batch});
     layout.add("k_codes", storage(recipe.qk), {items, heads, rows, code_columns(desc, arrangement)});

@@ -38,9 +38,14 @@ inline constexpr int64_t kDimMultiple = 16;
 // GPU: to the next head dim that kernels are instantiated for.
 inline constexpr int64_t kMmaHeadDims[] = {32, 64, 96, 128, 192, 256};
 
+// Columns of a row of codes: of Q and K, of V.
+struct PaddedDims {
+    int64_t qk, v;
+};
+
 // What the kernels of a backend want to read.
 struct Arrangement {
-    int64_t (*padded_dim)(int64_t head_dim);  // columns of a row of codes
+    PaddedDims (*padded_dims)(int64_t head_dim, int64_t head_dim_v);
     // The key bias as kDigitColumns more int8 columns of q_codes (each holds q_repeat) and k_codes (digits), which the
     // MMA adds up; else as k_pair.
     bool digit_columns;
@@ -52,15 +57,26 @@ struct Arrangement {
     // Of a key within its tile, for 8-bit V and its weights.
     constexpr int64_t v_place(int64_t key) const { return v_in_order ? key : numerics::v_position(key); }
 };
-constexpr int64_t padded_dim_cpu(int64_t head_dim) { return round_up(head_dim, kDimMultiple); }
+constexpr PaddedDims padded_dims_cpu(int64_t head_dim, int64_t head_dim_v) {
+    return {round_up(head_dim, kDimMultiple), round_up(head_dim_v, kDimMultiple)};
+}
 constexpr int64_t padded_dim_mma(int64_t head_dim) {
     for (const int64_t dim : kMmaHeadDims)
         if (head_dim <= dim) return dim;
-    return padded_dim_cpu(head_dim);  // no kernel takes it
+    return round_up(head_dim, kDimMultiple);  // no kernel takes it
 }
-inline constexpr Arrangement kCpuArrangement{padded_dim_cpu, false};
-inline constexpr Arrangement kMmaArrangement{padded_dim_mma, true};
-inline constexpr Arrangement kMetaxArrangement{padded_dim_mma, true, true, true};
+// Kernels have one head dim for Q, K and V, but for latent attention's pair; other pairs are both padded to the wider one
+// (docs/decisions/0016-pairs-of-head-dims.md).
+constexpr PaddedDims padded_dims_mma(int64_t head_dim, int64_t head_dim_v) {
+    const PaddedDims own{padded_dim_mma(head_dim), padded_dim_mma(head_dim_v)};
+    if (own.qk == 192 && own.v == 128) return own;
+    const int64_t wider = own.qk > own.v ? own.qk : own.v;
+    return {wider, wider};
+}
+inline PaddedDims padded_dims_mma(const AttentionDesc& desc) { return padded_dims_mma(desc.head_dim, desc.head_dim_v); }
+inline constexpr Arrangement kCpuArrangement{padded_dims_cpu, false};
+inline constexpr Arrangement kMmaArrangement{padded_dims_mma, true};
+inline constexpr Arrangement kMetaxArrangement{padded_dims_mma, true, true, true};
 
 // kv_capacity 0: exactly kv_len, no room to append.
 PackedLayout packed_q_layout(const AttentionDesc& desc, const Arrangement& arrangement);

@@ -47,7 +47,8 @@ void pack_head(const AttentionDesc& desc, int64_t b, int64_t kv_head, const Head
     const clary_section& q_codes = *find_section(q_layout, "q_codes");
     const clary_section& k_codes = *find_section(layout, "k_codes");
     const clary_section& v_codes = *find_section(layout, "v_codes");
-    const int64_t width = k_codes.shape[3], width_v = v_codes.shape[3], dim = arrangement.padded_dim(o.dim);
+    const int64_t width = k_codes.shape[3], width_v = v_codes.shape[3],
+                  dim = arrangement.padded_dims(desc.head_dim, desc.head_dim_v).qk;
     const bool digits = arrangement.digit_columns && o.recipe.key_bias();
     const int64_t tile = o.recipe.tile, vectors = b * desc.kv_heads + kv_head;
     for (int64_t at = 0; at < o.heads * o.q_len; ++at) {

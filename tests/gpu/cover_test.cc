@@ -220,7 +220,7 @@ TEST(Table, CoversPairsOfMachineFormatsDimsTileAndVariant) {
     for (const gpu::Machine& machine : {gpu::kSm75, gpu::kSm80, gpu::kSm89, gpu::kXcore1000})
         for (const RecipeFormats& formats : kGpuRecipes)
             for (const auto& [dim, dim_v] :
-                 {std::pair{32, 32}, {64, 64}, {96, 96}, {128, 128}, {192, 192}, {256, 256}, {192, 128}, {64, 128}})
+                 {std::pair{32, 32}, {64, 64}, {96, 96}, {128, 128}, {192, 192}, {256, 256}, {192, 128}})
                 for (const int tile : {64, 128})
                     for (const Variant variant : kVariants) {
                         if (!products(machine, formats) || !is_variant(formats, tile, variant)) continue;

@@ -116,7 +116,7 @@ inline TensorView view_of(const float* data, std::initializer_list<int64_t> shap
 // The problem with the vectors that lie in the packed buffer.
 inline AttentionDesc with_vectors(const AttentionDesc& desc, const Packed& packed) {
     AttentionDesc given = desc;
-    const int64_t dim = padded_dim_mma(desc.head_dim);
+    const int64_t dim = padded_dims_mma(desc).qk;
     if (desc.recipe.smooth_k)
         given.c_k = view_of(packed.vectors("c_k"), {desc.batch, desc.kv_heads, desc.head_dim}, dim);
     if (desc.recipe.smooth_q)

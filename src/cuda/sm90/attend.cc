@@ -17,7 +17,8 @@ namespace {
 constexpr int64_t kMaxRows = 0x7fffffff;  // kernels and tensor maps count rows in int
 
 const Entry* find(const AttentionDesc& desc) {
-    const int64_t dim = padded_dim_mma(desc.head_dim);
+    const auto [dim, dim_v] = padded_dims_mma(desc);
+    if (dim != dim_v) return nullptr;
     for (const auto& unit : entries())
         for (const Entry& entry : unit)
             if (entry.config.head_dim == dim && entry.config.key_bias == desc.recipe.key_bias() &&
@@ -34,9 +35,8 @@ Status attribute(int& value, cudaDeviceAttr which, int device) {
 
 std::string refusal(const AttentionDesc& desc) {
     const Recipe& r = desc.recipe;
-    const int64_t dim = padded_dim_mma(desc.head_dim), dim_v = padded_dim_mma(desc.head_dim_v);
-    if (find(desc) == nullptr || dim != dim_v)
-        return fmt::format("q, v: head_dim {} and {}; allowed: both 33..64, or both 97..128", desc.head_dim,
+    if (find(desc) == nullptr)
+        return fmt::format("q, v: head_dim {} and {}; allowed: the wider one 33..64 or 97..128", desc.head_dim,
                            desc.head_dim_v);
     if (r.tile != kTileK) return fmt::format("recipe: tile={}; allowed: {}", r.tile, kTileK);
     if (gpu::needs_of(desc).key_scales != gpu::KeyScales::kLane)

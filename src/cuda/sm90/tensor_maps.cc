@@ -61,7 +61,7 @@ Status encode(CUtensorMap& map, const void* data, const Dim (&dims)[kDims]) {
 Status prepare(Params& params, int64_t l2_bytes) {
     const gpu::AttentionParams& p = params.attention;
     const AttentionDesc& desc = p.desc;
-    const int64_t dim = padded_dim_mma(desc.head_dim), dim_v = padded_dim_mma(desc.head_dim_v);
+    const auto [dim, dim_v] = padded_dims_mma(desc);
     const int64_t row_bytes = dim + (desc.recipe.key_bias() ? numerics::kDigitColumns : 0);
     const int64_t group = desc.q_heads_per_kv();
     const int64_t batches = p.kv_rows.varlen ? 1 : desc.batch;

@@ -36,10 +36,11 @@ constexpr Element element_of(Format format) {
 inline AttentionNeeds needs_of(const AttentionDesc& desc) {
     const Recipe& r = desc.recipe;
     const bool per_key = r.granularity == numerics::Granularity::kPerToken || desc.biased();
+    const PaddedDims padded = padded_dims_mma(desc);
     return {.qk = element_of(r.qk),
             .v = element_of(r.pv),
-            .head_dim = static_cast<int>(padded_dim_mma(desc.head_dim)),
-            .head_dim_v = static_cast<int>(padded_dim_mma(desc.head_dim_v)),
+            .head_dim = static_cast<int>(padded.qk),
+            .head_dim_v = static_cast<int>(padded.v),
             .tile_k = r.quantized() ? r.tile : 64,  // exact recipes have no tiles of their own
             .key_bias = r.key_bias(),
             .key_scales = !r.quantized() ? KeyScales::kNone
@@ -53,8 +54,8 @@ inline AttentionNeeds needs_of(const AttentionDesc& desc) {
 // shared memory side by side.
 //
 // A wave has 32 rows, which halves the shared memory it reads for each product, where their O and S leave registers to
-// work with and the larger block keeps no chip from the recipe; else one atom's 16. With 32 rows, 16-bit V may be taken in
-// tiles of 64 keys whatever the recipe's are: they are nothing to its arithmetic.
+// work with and the larger block keeps no chip from the recipe; else one atom's 16. 16-bit V is taken in tiles of 64 keys
+// where wider ones leave no room, whatever the recipe's are: they are nothing to its arithmetic.
 constexpr AttentionConfig config_for(const AttentionNeeds& n) {
     constexpr int kHalf = 113 * 1024, kWhole = 163 * 1024;  // bytes of sm80 and later datacenter chips
     constexpr int kSmallChips[] = {64 * 1024, 99 * 1024};
@@ -70,7 +71,8 @@ constexpr AttentionConfig config_for(const AttentionNeeds& n) {
     const int narrower = wide_v && n.head_dim_v + n.tile_k > kRegisters ? 64 : n.tile_k;
     bool wide = n.head_dim_v + narrower <= kRegisters && bytes(128, narrower) <= kHalf;
     for (const int chip : kSmallChips) wide = wide && (bytes(64, n.tile_k) > chip || bytes(128, narrower) <= chip);
-    const int rows = wide ? 32 : 16, tile_k = wide ? narrower : n.tile_k;
+    const int rows = wide ? 32 : 16;
+    const int tile_k = wide ? narrower : wide_v && bytes(64, n.tile_k) > kHalf ? 64 : n.tile_k;
     const bool two = bytes(4 * rows, tile_k) <= kHalf, eight = !two && bytes(8 * rows, tile_k) <= kWhole;
     return {.qk = n.qk,
             .v = n.v,
@@ -129,14 +131,14 @@ inline int pieces_of(const AttentionDesc& desc) {
 inline int64_t split_bytes(const AttentionDesc& desc, int pieces) {
     if (pieces == 1) return 0;
     const int64_t rows = desc.batch * desc.q_heads * desc.q_len * pieces;
-    return round_up(rows * (int64_t{sizeof(RowSums)} + padded_dim_mma(desc.head_dim_v) * 4), 64);
+    return round_up(rows * (int64_t{sizeof(RowSums)} + padded_dims_mma(desc).v * 4), 64);
 }
 // The problem with its keys in pieces; `memory` of split_bytes().
 inline void split_into(AttentionParams* p, int pieces, void* memory) {
     const AttentionDesc& desc = p->desc;
     p->split.pieces = pieces;
     p->split.rows = static_cast<int>(desc.q_len * desc.q_heads_per_kv());
-    p->split.channels = static_cast<int>(padded_dim_mma(desc.head_dim_v));
+    p->split.channels = static_cast<int>(padded_dims_mma(desc).v);
     p->split.sums = static_cast<RowSums*>(memory);
     p->split.out = reinterpret_cast<float*>(p->split.sums + desc.batch * desc.q_heads * desc.q_len * pieces);
 }

@@ -80,17 +80,21 @@ struct OutputRows {
         return to.dim_stride == 1 && dim % 4 == 0 && address % 8 == 0 &&
                (to.batch_stride | to.head_stride | to.token_stride) % 4 == 0;
     }
-    // (Unrolled: the loads of many rows are under way at once.)
+    // The loads of kAtOnce rows are under way at once. (A loop of all, unrolled, takes longer to fetch than to run.)
     template <Element kTo, class RowOffset>
     CLARY_DEVICE static void store_rows(SharedAddress scratch, const Operand& to, int dim, int rows,
                                         const RowOffset& row_offset) {
-        CLARY_UNROLL
-        for (int first = 0; first < kWaveRows * kPerRow; first += T::kLanes) {
-            const int i = first + T::lane(), row = i / kPerRow, channel = i % kPerRow * 4;
-            const Four value = load_four(scratch, row, channel);
-            if (row < rows && channel < dim)
-                *reinterpret_cast<Halves*>(static_cast<char*>(to.data) + (row_offset(row) + channel) * 2) =
-                    halves<kTo>(value);
+        constexpr int kSteps = kWaveRows * kPerRow / T::kLanes, kAtOnce = kSteps % 8 == 0 ? 8 : kSteps % 4 == 0 ? 4 : 1;
+        CLARY_NO_UNROLL
+        for (int first = 0; first < kSteps; first += kAtOnce) {
+            CLARY_UNROLL
+            for (int step = 0; step < kAtOnce; ++step) {
+                const int i = (first + step) * T::kLanes + T::lane(), row = i / kPerRow, channel = i % kPerRow * 4;
+                const Four value = load_four(scratch, row, channel);
+                if (row < rows && channel < dim)
+                    *reinterpret_cast<Halves*>(static_cast<char*>(to.data) + (row_offset(row) + channel) * 2) =
+                        halves<kTo>(value);
+            }
         }
     }
     template <class RowOffset>

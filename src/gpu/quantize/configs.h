@@ -33,12 +33,12 @@ struct QuantizeConfig {
 // What a PackKernel is for: any problem; those whose operands are whole(); the new keys of an append.
 enum class PackKind { kAny, kWhole, kAppend };
 
-inline constexpr QuantizeConfig kQuantizeConfigs[] = {{32, 32},   {64, 64},   {96, 96},   {128, 128},
-                                                      {192, 192}, {256, 256}, {192, 128}, {64, 128}};
+inline constexpr QuantizeConfig kQuantizeConfigs[] = {{32, 32},   {64, 64},   {96, 96},  {128, 128},
+                                                      {192, 192}, {256, 256}, {192, 128}};
 
 // Index into kQuantizeConfigs; -1: no kernel takes these head dims.
 inline int find_quantize_config(const AttentionDesc& desc) {
-    const int64_t dim = padded_dim_mma(desc.head_dim), dim_v = padded_dim_mma(desc.head_dim_v);
+    const auto [dim, dim_v] = padded_dims_mma(desc);
     for (int i = 0; i < static_cast<int>(std::size(kQuantizeConfigs)); ++i)
         if (kQuantizeConfigs[i].dim == dim && kQuantizeConfigs[i].dim_v == dim_v) return i;
     return -1;
@@ -83,9 +83,11 @@ CLARY_HD inline bool loads_whole_runs(const Operand& operand, int64_t head_dim) 
 inline bool whole(const QuantizeParams& p) {
     const AttentionDesc& desc = p.desc;
     const auto is_whole = [](const Operand& operand, int64_t dim) {
-        return operand.dtype != DType::kF32 && loads_whole_runs(operand, dim) && padded_dim_mma(dim) == dim;
+        return operand.dtype != DType::kF32 && loads_whole_runs(operand, dim);
     };
-    return desc.page_size == 0 && (p.q_codes == nullptr || is_whole(desc.q, desc.head_dim)) &&
+    const PaddedDims padded = padded_dims_mma(desc);
+    return desc.page_size == 0 && padded.qk == desc.head_dim && padded.v == desc.head_dim_v &&
+           (p.q_codes == nullptr || is_whole(desc.q, desc.head_dim)) &&
            (p.k_codes == nullptr || (is_whole(desc.k, desc.head_dim) && is_whole(desc.v, desc.head_dim_v)));
 }
 // Slabs of a run: as many as leave work for every multiprocessor.
