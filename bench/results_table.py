@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of docs/performance.md from the records in bench/results/*.json, so that no figure is copied by hand.
+"""Tables and charts of docs/performance.md from the records in bench/results/*.json, so that no figure is copied by hand.
 
-    python3 bench/results_table.py            prints them
-    python3 bench/results_table.py --write    puts them into docs/performance.md
-    python3 bench/results_table.py --check    exit code 1 where that file is not what would be written
+    python3 bench/results_table.py            prints the tables
+    python3 bench/results_table.py --write    puts them into docs/performance.md, the charts into docs/figures
+    python3 bench/results_table.py --check    exit code 1 where those files are not what would be written
 
 Records are those of bench/gpu_bench.py and bench/compare_torch.py; of several with the same machine and problem the
 last file by name counts.
@@ -16,19 +16,24 @@ import statistics
 import sys
 from pathlib import Path
 
+from results_chart import chart
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "performance.md"
+FIGURES = ROOT / "docs" / "figures"
 BEGIN, END = "<!-- written by bench/results_table.py -->", "<!-- end of what it writes -->"
 WHAT = {"kernel": "kernel", "call": "whole call"}
 
 
 def records():
-    """(machine, protocol, commit) -> records, newest file last."""
-    groups = {}
+    """(machine, protocol) -> records, and the name of the last file that has some."""
+    groups, names = {}, {}
     for path in sorted((ROOT / "bench" / "results").glob("*.json")):
         for record in json.loads(path.read_text(encoding="utf-8")):
-            groups.setdefault((record["machine"], record["protocol"]), {})[key_of(record)] = record
-    return {group: list(by_key.values()) for group, by_key in groups.items()}
+            group = record["machine"], record["protocol"]
+            groups.setdefault(group, {})[key_of(record)] = record
+            names[group] = path.stem
+    return {group: (list(by_key.values()), names[group]) for group, by_key in groups.items()}
 
 
 def key_of(record):
@@ -83,17 +88,21 @@ def decode_table(group):
          f"{r['ms']:.4f}", f"{r['gb_per_s']:.0f}", f"{r['ratio']:.2f}"] for r in group))  # fmt: skip
 
 
-def text():
-    lines = [BEGIN, ""]
+def written():
+    """What is to be written: the page's part, and each chart by its file's name."""
+    lines, charts = [BEGIN, ""], {}
     groups = records()
     if not groups:
         lines += ["No record lies in `bench/results`.", ""]
-    for (machine, protocol), group in groups.items():
+    for (machine, protocol), (group, name) in groups.items():
         commits = sorted({f"{r['commit']} ({r['date']})" for r in group})
         lines += [f"### {machine}", "", f"{protocol}. Commit {', '.join(commits)}.", ""]
         attention = [r for r in group if r["what"] in WHAT]
         quantize = [r for r in group if r["what"] == "quantize"]
         if attention:
+            dates = sorted({r["date"] for r in attention})
+            charts[f"{name}.svg"] = chart(attention, machine, dates[-1])
+            lines += [f"![Kernels beside {attention[0]['baseline']}](figures/{name}.svg)", ""]
             lines += [*attention_table(attention), ""]
         if peaks := [r["vnni_tops"] for r in attention if r.get("vnni_tops")]:
             lines += [f"512-bit VPDPBUSD alone, between those calls: {rate(statistics.median(peaks))} (median).", ""]
@@ -101,7 +110,7 @@ def text():
             lines += ["Quantization of Q, K and V:", "", *quantize_table(quantize), ""]
         if decode := [r for r in group if r["what"] == "decode"]:
             lines += ["Decode steps, one query:", "", *decode_table(decode), ""]
-    return "\n".join([*lines, END])
+    return "\n".join([*lines, END]), charts
 
 
 def main() -> int:
@@ -110,18 +119,25 @@ def main() -> int:
     choice.add_argument("--write", action="store_true")
     choice.add_argument("--check", action="store_true")
     args = parser.parse_args()
+    tables, charts = written()
     if not (args.write or args.check):
-        print(text())
+        print(tables)
         return 0
     page = PAGE.read_text(encoding="utf-8")
     before, rest = page.split(BEGIN, 1)
-    wanted = before + text() + rest.split(END, 1)[1]
+    wanted = {PAGE: before + tables + rest.split(END, 1)[1], **{FIGURES / name: svg for name, svg in charts.items()}}
+    stale = [path for path in FIGURES.glob("*.svg") if path not in wanted]
     if args.write:
-        PAGE.write_text(wanted, encoding="utf-8")
-    elif page != wanted:
-        print("docs/performance.md: not up to date: python3 bench/results_table.py --write")
-        return 1
-    return 0
+        FIGURES.mkdir(exist_ok=True)
+        for path, content in wanted.items():
+            path.write_text(content, encoding="utf-8")
+        for path in stale:
+            path.unlink()
+        return 0
+    stale += [p for p, content in wanted.items() if not p.exists() or p.read_text(encoding="utf-8") != content]
+    for path in stale:
+        print(f"{path.relative_to(ROOT)}: not up to date: python3 bench/results_table.py --write")
+    return 1 if stale else 0
 
 
 if __name__ == "__main__":

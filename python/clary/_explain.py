@@ -14,6 +14,7 @@ from ._library import check, lib
 from ._problem import (
     Options,
     contiguous,
+    is_index,
     make_params,
     parse_causal,
     parse_index,
@@ -103,7 +104,7 @@ def explain(
     kind, _, index = device.partition(":")
     if kind not in ("cpu", "cuda") or not (index.isdecimal() or index == "" == device[len(kind) :]):
         raise InvalidArgument(f"device: {device!r}; allowed: cpu, cuda, cuda:<index>")
-    if len(q) != 4 or len(k) != 4 or not all(hasattr(n, "__index__") for n in q + k):
+    if len(q) != 4 or len(k) != 4 or not all(is_index(n) for n in q + k):
         raise InvalidArgument(f"q_shape: {q}, kv_shape: {k}; allowed: 4 dimensions each")
     for name, shape in (("q", q), ("k", k)):
         for axis, n in enumerate(shape):

@@ -71,9 +71,14 @@ def parse_layout(layout: str) -> str:
     return lower
 
 
+def is_index(value: Any) -> bool:
+    """Whether it is an int or stands for one. PyTorch 2.11 does not trace `hasattr` of a symbolic int, which is an int."""
+    return not isinstance(value, bool) and (isinstance(value, int) or hasattr(value, "__index__"))
+
+
 def parse_index(name: str, value: Any, allowed: str, low: int = -_FAR, high: int = _FAR) -> int:
     """An int as it is: in a graph it may be symbolic, and turning it into a number would hold it fast."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    if not is_index(value):
         raise InvalidArgument(f"{name}: {value!r}; allowed: {allowed}")
     found = value if isinstance(value, int) else value.__index__()
     if not low <= found <= high:
@@ -112,7 +117,7 @@ def parse_window(window: Any) -> tuple[int, ...] | None:
     if isinstance(window, str) or not hasattr(window, "__iter__"):
         raise InvalidArgument(f"window: {window!r}; allowed: {allowed}")
     found = tuple(window)
-    if len(found) not in (2, 3) or not all(hasattr(w, "__index__") for w in found):
+    if len(found) not in (2, 3) or not all(is_index(w) for w in found):
         raise InvalidArgument(f"window: {window!r}; allowed: {allowed}")
     return tuple(parse_index("window", w.__index__(), allowed) for w in found)
 

@@ -6,6 +6,9 @@
 #ifdef CLARY_WITH_CUDA
 #include "cuda/kernels.h"
 #endif
+#ifdef CLARY_WITH_MACA
+#include "maca/kernels.h"
+#endif
 
 namespace clary {
 
@@ -14,6 +17,9 @@ std::span<const KernelTable> kernel_tables() {
         cpu::kernels(),
 #ifdef CLARY_WITH_CUDA
         cuda::kernels(),
+#endif
+#ifdef CLARY_WITH_MACA
+        maca::kernels(),
 #endif
         reference::kernels(),
     };

@@ -27,7 +27,9 @@ CLARY_HD constexpr gpu::Machine machine_of(int capability) {
     capability = CLARY_CUDA_TARGET;
     if (capability == 89) return gpu::kSm89;
 #endif
-    return capability < 80 ? gpu::kSm75 : gpu::kSm80;
+    gpu::Machine machine = capability < 80 ? gpu::kSm75 : gpu::kSm80;
+    machine.fp8 = capability >= 89;
+    return machine;
 }
 
 }  // namespace clary::cuda

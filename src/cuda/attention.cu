@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The attention kernels of one recipe and one pair of head dims (a unit), given by the build: CLARY_UNIT (a name such as
-// int8_int8_d128), CLARY_QK and CLARY_V (elements), CLARY_PV (the recipe's format), CLARY_HEAD_DIM, CLARY_HEAD_DIM_V.
+// int8_int8_d128), CLARY_QK and CLARY_V (elements), CLARY_PV (the recipe's format), CLARY_SUMS (Sums), CLARY_VARIANTS (below),
+// CLARY_HEAD_DIM, CLARY_HEAD_DIM_V.
 #include "cuda/entries.h"
 #include "cuda/target.cuh"
 #include "gpu/attention/attention_kernel.h"
@@ -10,21 +11,28 @@ namespace clary::cuda {
 namespace {
 
 constexpr gpu::Element kQk = gpu::Element::CLARY_QK, kV = gpu::Element::CLARY_V;
+constexpr gpu::Sums kSums = gpu::Sums::CLARY_SUMS;
 constexpr bool kExact = kQk != gpu::Element::kS8;
 
 constexpr gpu::AttentionConfig config(bool key_bias, gpu::KeyScales key_scales, bool biased, int tile) {
-    return gpu::config_for({kQk, kV, CLARY_HEAD_DIM, CLARY_HEAD_DIM_V, tile, key_bias, key_scales, biased});
+    return gpu::config_for({kQk, kV, CLARY_HEAD_DIM, CLARY_HEAD_DIM_V, tile, key_bias, key_scales, biased, kSums});
 }
 
 // Shared memory of the kernel on a machine, however little that has of it; 0 where it lacks the products.
 template <gpu::Machine kMachine, gpu::AttentionConfig kConfig>
 __host__ __device__ constexpr uint32_t shared_bytes_on() {
-    constexpr gpu::Element kP = kV == gpu::Element::kS8 ? gpu::Element::kU8 : kV;
-    if constexpr (gpu::has_product(kMachine, kQk, kQk, kExact ? gpu::Element::kF32 : gpu::Element::kS32) &&
-                  gpu::has_product(kMachine, kP, kV,
-                                   kV == gpu::Element::kS8 ? gpu::Element::kS32 : gpu::Element::kF32)) {
-        constexpr gpu::Machine kRoomy{kMachine.chip, kMachine.vendor,      kMachine.lanes,
-                                      1u << 30,      kMachine.max_threads, kMachine.async_copies};
+    using gpu::Element;
+    constexpr Element kP = kV == Element::kS8 ? Element::kU8 : kV;
+    constexpr Element kT = kV == Element::kS8          ? Element::kS32
+                           : kSums == gpu::Sums::kWide ? Element::kF32
+                                                       : Element::kF16;
+    if constexpr (gpu::has_product(kMachine, kQk, kQk, kExact ? Element::kF32 : Element::kS32) &&
+                  gpu::has_product(kMachine, kP, kV, kT)) {
+        constexpr gpu::Machine kRoomy = [] {
+            gpu::Machine machine = kMachine;
+            machine.shared_bytes = 1u << 30;
+            return machine;
+        }();
         return gpu::AttentionKernel<gpu::Nvidia<kRoomy>, kConfig>::kSharedBytes;
     } else {
         return 0;
@@ -81,26 +89,23 @@ __device__ __forceinline__ void run(const gpu::AttentionParams& params) {
     X(plain, false, CLARY_NONE, false, 64) \
     X(masked, false, CLARY_NONE, true, 64)
 
-#if CLARY_IS_EXACT
-#define CLARY_VARIANTS(X) CLARY_EXACT(X)
-#elif CLARY_IS_WIDE_V
-#define CLARY_VARIANTS(X)        \
-    CLARY_QUANTIZED_TILE(X, 64)  \
-    CLARY_QUANTIZED_TILE(X, 128) \
-    CLARY_TOKEN_TILE(X, 64)      \
-    CLARY_TOKEN_TILE(X, 128)
-#else
-#define CLARY_VARIANTS(X)       \
+#define CLARY_BYTE_V(X)         \
     CLARY_QUANTIZED_TILE(X, 64) \
     CLARY_QUANTIZED_TILE(X, 128)
-#endif
+#define CLARY_WIDE_V(X)     \
+    CLARY_BYTE_V(X)         \
+    CLARY_TOKEN_TILE(X, 64) \
+    CLARY_TOKEN_TILE(X, 128)
+// Steps of 64 keys serve both tiles (tile_of() in configs.h).
+#define CLARY_HALF_V(X)                           \
+    CLARY_TOKEN_TILE(X, 64)                       \
+    X(t64, false, CLARY_LANE, false, 64)          \
+    X(bias_masked_t64, true, CLARY_KEY, true, 64) \
+    X(masked_t64, false, CLARY_KEY, true, 64)
 
 CLARY_VARIANTS(CLARY_KERNEL)
 
 namespace clary::cuda {
-
-static_assert(kExact == (CLARY_IS_EXACT != 0));
-
 namespace {
 const AttentionEntry kEntries[] = {CLARY_VARIANTS(CLARY_ENTRY)};
 }

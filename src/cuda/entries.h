@@ -18,7 +18,7 @@ struct AttentionEntry {
     Kernel kernel;
 
     uint32_t shared_on(const gpu::Machine& machine) const {
-        return shared_bytes[machine.chip == gpu::Chip::kSm75 ? 0 : machine.chip == gpu::Chip::kSm80 ? 1 : 2];
+        return shared_bytes[machine.chip == gpu::Chip::kSm75 ? 0 : machine.fp8 ? 2 : 1];
     }
 };
 

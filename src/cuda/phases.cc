@@ -20,7 +20,6 @@ constexpr int64_t kMaxKeys = 0x7fff0000;  // kernels count keys and rows in int
 // The least general kernel that serves. Null: none.
 const AttentionEntry* find_attention(const AttentionDesc& desc) {
     const AttentionEntry* found = nullptr;
-    if (desc.recipe.qk == Format::kInt4) return found;
     for (const auto& unit : attention_entries())
         for (const AttentionEntry& entry : unit)
             if (entry.pv == desc.recipe.pv && gpu::serves(entry.config, desc) &&
@@ -46,10 +45,14 @@ bool fits(const Arch& arch, const AttentionEntry& entry) {
     return bytes > 0 && bytes <= std::min(arch.shared_bytes, machine_of(arch.capability).shared_bytes);
 }
 
-std::string dims_text() {
+// Of the kernels for the recipe's formats and sums.
+std::string dims_text(const Recipe& recipe) {
     std::string text;
     for (const auto& unit : attention_entries()) {
         const gpu::AttentionConfig& c = unit.front().config;
+        if (unit.front().pv != recipe.pv || c.qk != gpu::element_of(recipe.qk) ||
+            c.sums != gpu::sums_for(recipe.accumulator))
+            continue;
         const std::string pair = fmt::format("{}/{}", c.head_dim, c.head_dim_v);
         if (text.find(pair) == std::string::npos) text += (text.empty() ? "" : ", ") + pair;
     }
@@ -67,8 +70,10 @@ std::string refusal(const Arch& arch, const AttentionDesc& desc) {
         return fmt::format("q: {} queries of {} heads for each kv head; allowed: up to {} together", desc.q_len,
                            desc.q_heads_per_kv(), kMaxKeys);
     if (r.smooth_q_block) return "recipe: smooth_q_block; allowed: smooth_q";
-    if (r.accumulator != Accumulator::kFp32)
-        return fmt::format("recipe: accum={}; allowed: fp32", accumulator_name(r.accumulator));
+    if (dims_text(r).empty())
+        return fmt::format("recipe: {} with accum={} has no kernel in this build; allowed: {}", recipe_name(r),
+                           accumulator_name(r.accumulator),
+                           r.accumulator == Accumulator::kFp32 ? "another recipe" : "accum=fp32");
     if (r.quantized() && r.granularity == numerics::Granularity::kPerTensor)
         return "recipe: granularity=per_tensor; allowed: fine, per_token, per_thread, per_warp, per_block";
     const numerics::TileFamily& family = tile_family(r.family);
@@ -77,8 +82,9 @@ std::string refusal(const Arch& arch, const AttentionDesc& desc) {
                            family.block_k);
     const AttentionEntry* const attention = find_attention(desc);
     if (attention == nullptr || find_quantize(desc) == nullptr || !gpu::quantizes(r))
-        return fmt::format("q, v: head_dim {} and {}; allowed for {} in this build, after padding: {}", desc.head_dim,
-                           desc.head_dim_v, recipe_name(r), dims_text());
+        return fmt::format("q, v: head_dim {} and {}; allowed for {} with accum={} in this build, after padding: {}",
+                           desc.head_dim, desc.head_dim_v, recipe_name(r), accumulator_name(r.accumulator),
+                           dims_text(r));
     if (fits(arch, *attention)) return "";
     if (shared_bytes(arch, *attention) == 0)
         return fmt::format("recipe: {} needs products that {} does not have; allowed: int8_int8, int8_fp16, fp16_fp16",

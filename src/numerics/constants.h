@@ -21,11 +21,13 @@ inline constexpr float kPUint8Log2Max = 7.99435343685886f;  // log2 255
 // FP8 PV: P in 0..1 times 2^8.807, which fills e4m3: log2(448) = 8.80735..., rounded down so that no P saturates
 // (SageAttention 2 uses the same figure).
 inline constexpr float kPFp8Log2Offset = 8.807f;
+inline constexpr float kPFp8Max = 447.88985f;  // 2^8.807
 
 // FP8 PV: V's channel scale is amax / kVFp8Max. With fp16 accumulators 448 * 2.25 * 64 keys = 64512 stays below 65504.
 inline constexpr float kVFp8Max = kE4m3Max;
 inline constexpr float kVFp8MaxFp16Accumulator = 2.25f;
-static_assert(kE4m3Max * kVFp8MaxFp16Accumulator * 64 < kFp16Max);
+inline constexpr int kFp8HalfKeys = 64;  // that fp16 has room for
+static_assert(kE4m3Max * kVFp8MaxFp16Accumulator * kFp8HalfKeys < kFp16Max);
 
 // FP8 PV on Hopper: the MMA's accumulators keep 13-14 bits of mantissa, so they are added to fp32 at least this often.
 inline constexpr int kFp8FlushKeys = 512;

@@ -50,7 +50,7 @@ Accumulation accumulation(const Recipe& recipe) {
         case Accumulator::kFp16Fp32:
             return {.step = 16, .flush = recipe.tile};
         case Accumulator::kFp32Fp16:
-            return {.step = 32, .flush = 64};  // 448 * 2.25 * 64 < 65504
+            return {.step = 32, .flush = numerics::kFp8HalfKeys};
         case Accumulator::kFp32:
         case Accumulator::kFp32Fp32:
             break;

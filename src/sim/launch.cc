@@ -35,6 +35,8 @@ Failure refuse(const gpu::Machine& machine, Grid grid, int threads, uint32_t sha
     return failure;
 }
 
+}  // namespace
+
 void add(Counters& sum, const Counters& more) {
     sum.products += more.products;
     sum.multiply_adds += more.multiply_adds;
@@ -43,8 +45,6 @@ void add(Counters& sum, const Counters& more) {
     sum.copies += more.copies;
     sum.bank_conflicts += more.bank_conflicts;
 }
-
-}  // namespace
 
 Report launch(const gpu::Machine& machine, Grid grid, int threads, uint32_t shared_bytes, const Options& given,
               std::function<void()> kernel) {

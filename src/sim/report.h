@@ -78,6 +78,7 @@ struct Counters {
     int64_t copies = 0;          // copy16() of one wave each
     int64_t bank_conflicts = 0;  // passes beyond those that the bytes need
 };
+void add(Counters& sum, const Counters& more);
 
 struct Report {
     Failure failure;  // the first one; its block was the last that ran on that host thread

@@ -42,7 +42,6 @@ struct Sim {
     static constexpr int kLanes = kMachine.lanes;
     static constexpr uint32_t kSharedBytes = kMachine.shared_bytes;
     static constexpr bool kAsyncCopies = kMachine.async_copies;
-    static constexpr bool kPacksE4m3 = true;
 
     // -- geometry --
     static int lane() { return current->index; }
@@ -197,6 +196,11 @@ struct Sim {
             return static_cast<uint32_t>(static_cast<int>(std::fmin(std::fmax(whole, kLow), kLow + 255.0f))) & 255u;
         };
         return byte(a) | byte(b) << 8 | byte(c) << 16 | byte(d) << 24;
+    }
+    template <gpu::Element kFrom>
+    static float unpack4(uint32_t word, int i) {
+        static_assert(kFrom == gpu::Element::kE4m3);
+        return numerics::E4m3{static_cast<uint8_t>(word >> (8 * i))}.to_float();
     }
     template <gpu::Element kTo>
     static uint32_t pack2(float a, float b) {

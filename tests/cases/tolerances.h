@@ -12,6 +12,14 @@
 
 namespace clary::cases {
 
+// Sums of a whole row in fp16 have no scale for a tile, and hold up to 65504.
+inline bool beyond_fp16(const Recipe& recipe, const Case& c) {
+    if (recipe.pv != Format::kFp16) return false;
+    const bool whole_row = recipe.accumulator == Accumulator::kFp16;
+    return (c.values == Values::kHugeV && (whole_row || !recipe.quantized())) ||
+           (c.values == Values::kConstantV && whole_row);
+}
+
 // -- result against exact float64 attention: relative L1 over the whole output --
 //
 // Scores. Q and K of N(0, 1) elements with per-row scales amax / 127, amax about 3: a code step of 3 / 127 = 0.024 and
@@ -22,9 +30,12 @@ namespace clary::cases {
 // instead of 3 and a small D has fewer terms to average: factor 1.5 each.
 inline constexpr double kScoreError = 0.0097;
 inline constexpr double kSharedScaleFactor = 1.5;
+inline constexpr double kInt4ScoreError = kScoreError * 127 / 7;  // steps so much wider
 // P and V. u8 P: steps of 1 / 255 of the tile's maximum against typical weights of exp(-2) of it: 0.0039 / sqrt(12) /
 // 0.13 = 0.0085. INT8 V: 0.0068 per element of size 0.8 (mean of |N(0, 1)|). FP16 P and V: 2^-12 each; bf16: 2^-9 each.
 inline constexpr double kInt8PvError = 0.0085 + 0.0068 / 0.8;
+// FP8: steps of 2^-4 to 2^-3 of a value, in the mean 1 / 11, over sqrt(12); of P and of V.
+inline constexpr double kFp8PvError = 2 * 0.026;
 // Few keys, few channels and few rows scatter around these means.
 inline constexpr double kScatter = 1.5;
 // Exact recipe: sums of some hundred terms in fp32, scores up to 2^4 in base 2: 2^4 u ln 2 + sqrt(300) u + exp2's 2e-9,
@@ -38,14 +49,33 @@ constexpr double exact_16_bit_error(Format format, double score_gain) {
     return 0.58 * (format == Format::kFp16 ? 0x1p-11 : 0x1p-8) * (1.5 * score_gain + 2);
 }
 
+// Sums in fp16: kernel and oracle round a running sum after each product, of 16 keys (8 on sm75) or 32 of FP8, which leaves
+// an error of ulp / sqrt(12) = 2^-10 * 0.75 / sqrt(12) = 2.1e-4 of it, in the mean over mantissas. The sum of values of both
+// signs grows as the root of the keys, so n roundings leave sqrt(n / 2) of that in the result; the two sides' errors are
+// independent once one of them has rounded the other way: sqrt(2). n: of a tile of 64 keys, or of a row.
+inline double half_sums(const Recipe& recipe, const Case& c) {
+    const Accumulator a = recipe.accumulator;
+    if (a == Accumulator::kFp32 || a == Accumulator::kFp32Fp32) return 0;
+    int64_t keys = 64;
+    if (a == Accumulator::kFp16) {
+        keys = c.kv_len;
+        for (const int64_t length : c.seqlens_k) keys = length > keys ? length : keys;
+    }
+    return kScatter * 2.1e-4 * std::sqrt(std::ceil(static_cast<double>(keys) / 8));
+}
+
 inline double error_against_exact(const Recipe& recipe, const Case& c) {
     if (recipe.pv == Format::kFp32) return kExactError * std::fmax(1, c.score_gain);
     if (!recipe.quantized()) return kScatter * exact_16_bit_error(recipe.pv, c.score_gain);
     const bool own_scales =
         recipe.granularity == numerics::Granularity::kFine || recipe.granularity == numerics::Granularity::kPerToken;
-    const double scores = kScoreError * c.score_gain * (own_scales ? 1 : kSharedScaleFactor);
-    const double pv = recipe.pv == Format::kInt8 ? kInt8PvError : recipe.pv == Format::kBf16 ? 0x1p-8 : 0x1p-11;
-    return kScatter * (scores + pv);
+    const double score = recipe.qk == Format::kInt4 ? kInt4ScoreError : kScoreError;
+    const double scores = score * c.score_gain * (own_scales ? 1 : kSharedScaleFactor);
+    const double pv = recipe.pv == Format::kInt8   ? kInt8PvError
+                      : recipe.pv == Format::kFp8  ? kFp8PvError
+                      : recipe.pv == Format::kBf16 ? 0x1p-8
+                                                   : 0x1p-11;
+    return kScatter * (scores + pv) + half_sums(recipe, c);
 }
 
 // Rounding of the result to its type, half a unit.
@@ -70,7 +100,12 @@ inline constexpr double kTiedInt8L1 = 2e-3;  // scores all equal: half a code of
 // some thousand weights a handful, twice the mean.
 inline constexpr double kAttendFp16L1 = 3.5e-5;
 inline constexpr double kAttendBf16L1 = 1e-4;
-inline constexpr double kAttend16Max = 0.004;  // one flip of bf16 (2^-8) in a row that one key dominates
+// FP8 P: steps of 2^-4 to 2^-3 of a weight, twice 7e-6 of that from a tie: one code in 6000 differs, by a twelfth in the mean,
+// which is 1.4e-5 of the weights; times 5 as above, and three times that for so few and coarse flips.
+inline constexpr double kAttendFp8L1 = 2e-4;
+inline constexpr double kAttendFp8Max = 0.0625;  // one flip of 2^-3 of a weight w moves O by w (1 - w) 2^-3 |v - O|, at
+                                                 // most 2^-3 / 4 of what is at most 2 |v|
+inline constexpr double kAttend16Max = 0.004;    // one flip of bf16 (2^-8) in a row that one key dominates
 
 // Few rows: one flip of the last bit of a weight that carries a quarter of its row, in one of the rows.
 inline double one_flip(double unit, const Case& c) {
@@ -81,10 +116,17 @@ inline double one_flip(double unit, const Case& c) {
 inline double attend_l1(const Recipe& recipe, const Case& c) {
     if (recipe.pv == Format::kFp32) return kExactError * c.score_size;
     if (recipe.pv == Format::kInt8) return (c.tied ? kTiedInt8L1 : kAttendInt8L1) + one_flip(1.0 / 255, c);
-    if (recipe.pv == Format::kFp16) return kAttendFp16L1 + one_flip(0x1p-11, c);
+    if (recipe.pv == Format::kFp8) return kAttendFp8L1 + one_flip(0x1p-3, c) + half_sums(recipe, c);
+    if (recipe.pv == Format::kFp16) return kAttendFp16L1 + one_flip(0x1p-11, c) + half_sums(recipe, c);
     return kAttendBf16L1 + one_flip(0x1p-8, c);
 }
-inline double attend_max(const Recipe& recipe) { return recipe.pv == Format::kInt8 ? kAttendInt8Max : kAttend16Max; }
+// (Of errors that are normal, the largest of some ten thousand is four times their spread, which is 1.25 times their mean.)
+inline double attend_max(const Recipe& recipe, const Case& c) {
+    const double format = recipe.pv == Format::kInt8  ? kAttendInt8Max
+                          : recipe.pv == Format::kFp8 ? kAttendFp8Max
+                                                      : kAttend16Max;
+    return format + 5 * half_sums(recipe, c);
+}
 
 // LSE in natural units: the promise of docs/recipes.md. It stands for the sum of 2^x before P is rounded.
 inline constexpr double kLse = 1e-4;

@@ -14,7 +14,8 @@ namespace {
 constexpr const char* kRecipes[] = {
     "int8_int8",         "int8_int8:fast", "int8_int8:fast+v_scale=channel_tile+smooth_v",
     "int8_int8+tile=64", "int8_fp16",      "int8_fp16+tile=64",
-    "int8_bf16",         "fp16_fp16",      "bf16_bf16"};
+    "int8_bf16",         "int8_fp8",       "int8_fp16+accum=fp16",
+    "int4_int8+tile=64", "fp16_fp16",      "bf16_bf16"};
 
 class SimulatedAttention : public testing::TestWithParam<Case> {};
 
@@ -25,8 +26,7 @@ TEST_P(SimulatedAttention, IsTheOracle) {
         const AttentionDesc desc = desc_of(problem.params, recipe);
         if (desc.head_dim > 256 || desc.head_dim_v > 256) return;
         if (gpu::attention_blocks(desc, 1) == 0) return;  // nothing is launched
-        if (c.values == Values::kHugeV && desc.recipe.pv == Format::kFp16 && !desc.recipe.quantized())
-            continue;  // fp16 does not hold it
+        if (beyond_fp16(desc.recipe, c)) continue;
         check_all_machines(&problem, recipe);
         if (HasFailure()) return;
     }

@@ -76,14 +76,18 @@ Case case_of(const gpu::AttentionNeeds& needs, const Draw& draw) {
 }
 
 std::string recipe_of(const gpu::AttentionNeeds& needs, const Draw& draw) {
-    const auto name = [](gpu::Element e) {
-        return e == gpu::Element::kS8 ? "int8" : e == gpu::Element::kF16 ? "fp16" : "bf16";
-    };
-    const std::string formats = fmt::format("{}_{}", name(needs.qk), name(needs.v));
+    const std::string formats = fmt::format("{}_{}", element_name(needs.qk), element_name(needs.v));
     if (needs.qk != gpu::Element::kS8) return formats;
-    return fmt::format("{}{}+tile={}+granularity={}{}", formats, needs.key_bias ? "" : ":fast", needs.tile_k,
+    const bool fp8 = needs.v == gpu::Element::kE4m3, wide = needs.sums == gpu::Sums::kWide;
+    // Kernels with sums of fp16 take 16-bit V of both tiles.
+    const int tile = fp8 || wide || draw.layout % 2 == 0 ? needs.tile_k : 128;
+    const char* const sums = wide                                ? ""
+                             : needs.sums == gpu::Sums::kHalfRow ? "+accum=fp16"
+                             : fp8                               ? "+accum=fp32_fp16"
+                                                                 : "+accum=fp16_fp32";
+    return fmt::format("{}{}+tile={}+granularity={}{}{}", formats, needs.key_bias ? "" : ":fast", tile,
                        kGranularities[draw.granularity],
-                       (needs.v == gpu::Element::kS8 ? kOptions8 : kOptions16)[draw.option]);
+                       (gpu::element_bits(needs.v) == 8 ? kOptions8 : kOptions16)[draw.option], sums);
 }
 
 // Whether the kernel is one for such a problem, and options that mean nothing are drawn once.
@@ -132,7 +136,7 @@ Factors factors_of(const KernelEntry& kernel, const Draw& draw) {
     const bool exact = n.qk != gpu::Element::kS8;
     const auto at = [](size_t x) { return static_cast<int>(x); };
     return {at(static_cast<size_t>(kernel.machine.chip)),
-            at(static_cast<size_t>(n.qk)) * 16 + at(static_cast<size_t>(n.v)),
+            (at(static_cast<size_t>(n.qk)) * 16 + at(static_cast<size_t>(n.v))) * 4 + at(static_cast<size_t>(n.sums)),
             n.head_dim * 1000 + n.head_dim_v,
             exact ? -1 : n.tile_k,
             n.key_bias * 4 + n.biased * 2 + (n.key_scales == gpu::KeyScales::kKey && !n.biased),
@@ -210,11 +214,12 @@ TEST(Table, CoversPairsOfMachineFormatsDimsTileAndVariant) {
         const int stage = n.tile_k * (n.head_dim * qk + n.head_dim_v * v + (n.key_bias ? 32 : 0));
         return static_cast<uint32_t>(64 * n.head_dim * qk + 2 * stage);
     };
-    const auto products = [](const gpu::Machine& machine, RecipeFormats formats) {
+    const auto products = [](const gpu::Machine& machine, RecipeFormats formats, gpu::Sums sums) {
         using gpu::Element;
         const Element qk = gpu::element_of(formats.qk), v = gpu::element_of(formats.pv);
         const auto sum = [](Element e) { return e == Element::kS8 ? Element::kS32 : Element::kF32; };
-        return gpu::has_product(machine, qk, qk, sum(qk)) && gpu::has_product(machine, v, v, sum(v));
+        return gpu::has_product(machine, qk, qk, sum(qk)) &&
+               gpu::has_product(machine, v, v, sums == gpu::Sums::kWide ? sum(v) : Element::kF16);
     };
     std::map<Pair, std::string> wanted;
     for (const gpu::Machine& machine : {gpu::kSm75, gpu::kSm80, gpu::kSm89, gpu::kXcore1000})
@@ -222,13 +227,16 @@ TEST(Table, CoversPairsOfMachineFormatsDimsTileAndVariant) {
             for (const auto& [dim, dim_v] :
                  {std::pair{32, 32}, {64, 64}, {96, 96}, {128, 128}, {192, 192}, {256, 256}, {192, 128}})
                 for (const int tile : {64, 128})
-                    for (const Variant variant : kVariants) {
-                        if (!products(machine, formats) || !is_variant(formats, tile, variant)) continue;
-                        const KernelEntry kernel = entry(machine, formats, dim, dim_v, tile, variant);
-                        if (bytes(kernel.needs) > machine.shared_bytes) continue;
-                        for_pairs(factors_of(kernel, {}), kKernelFactors,
-                                  [&](const Pair& pair) { wanted.emplace(pair, name_of(kernel)); });
-                    }
+                    for (const Variant variant : kVariants)
+                        for (const gpu::Sums sums : {gpu::Sums::kWide, gpu::Sums::kHalf, gpu::Sums::kHalfRow}) {
+                            if (!products(machine, formats, sums) || !is_variant(formats, tile, variant) ||
+                                !has_sums(formats, dim, dim_v, tile, variant, sums))
+                                continue;
+                            const KernelEntry kernel = entry(machine, formats, dim, dim_v, tile, variant, sums);
+                            if (bytes(kernel.needs) > machine.shared_bytes) continue;
+                            for_pairs(factors_of(kernel, {}), kKernelFactors,
+                                      [&](const Pair& pair) { wanted.emplace(pair, name_of(kernel)); });
+                        }
     for (const Simulated& kernel : kernels())
         for_pairs(factors_of(kernel.entry, {}), kKernelFactors, [&](const Pair& pair) { wanted.erase(pair); });
     for (const auto& [pair, example] : wanted)
@@ -275,7 +283,8 @@ TEST_P(Cross, IsTheOracle) {
 std::vector<std::tuple<RecipeFormats, size_t>> crossed() {
     std::vector<std::tuple<RecipeFormats, size_t>> list;
     for (const RecipeFormats& formats : kGpuRecipes)
-        for (size_t i = 0; i < (formats.qk == Format::kInt8 ? std::size(kGranularities) : 1); ++i)
+        for (size_t i = 0;
+             formats.pv != Format::kFp8 && i < (formats.qk == Format::kInt8 ? std::size(kGranularities) : 1); ++i)
             list.emplace_back(formats, i);
     return list;
 }

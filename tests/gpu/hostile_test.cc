@@ -15,7 +15,16 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr const char* kRecipes[] = {"int8_int8", "int8_int8:fast", "int8_fp16", "int8_bf16", "fp16_fp16", "bf16_bf16"};
+constexpr const char* kRecipes[] = {"int8_int8",
+                                    "int8_int8:fast",
+                                    "int8_fp16",
+                                    "int8_bf16",
+                                    "int8_bf16:fast",
+                                    "int8_fp8",
+                                    "int8_fp16+accum=fp16",
+                                    "int4_fp16:fast+accum=fp16",
+                                    "fp16_fp16",
+                                    "bf16_bf16"};
 
 // As the GPU's kernels pack it, which is part of the promise; those of head dim 64 for two machines.
 struct Operands {

@@ -17,11 +17,18 @@ std::vector<Simulated> all(std::integer_sequence<int, kPart...>) {
     return list;
 }
 
-const char* element_name(gpu::Element element) {
-    return element == gpu::Element::kS8 ? "int8" : element == gpu::Element::kF16 ? "fp16" : "bf16";
+const char* sums_name(gpu::Sums sums) {
+    return sums == gpu::Sums::kWide ? "" : sums == gpu::Sums::kHalf ? "_half" : "_half_row";
 }
 
 }  // namespace
+
+const char* element_name(gpu::Element element) {
+    return element == gpu::Element::kS8     ? "int8"
+           : element == gpu::Element::kE4m3 ? "fp8"
+           : element == gpu::Element::kF16  ? "fp16"
+                                            : "bf16";
+}
 
 const std::vector<Simulated>& kernels() {
     static const std::vector<Simulated> list = all(std::make_integer_sequence<int, CLARY_PARTS_BUILT>());
@@ -45,9 +52,9 @@ std::string name_of(const KernelEntry& entry) {
     const gpu::AttentionNeeds& n = entry.needs;
     const std::string dims =
         n.head_dim == n.head_dim_v ? fmt::format("{}", n.head_dim) : fmt::format("{}v{}", n.head_dim, n.head_dim_v);
-    return fmt::format("{}_{}_{}_d{}_t{}{}{}{}", gpu::machine_name(entry.machine), element_name(n.qk),
-                       element_name(n.v), dims, n.tile_k, n.key_bias ? "_bias" : "", n.biased ? "_masked" : "",
-                       n.key_scales == gpu::KeyScales::kKey && !n.biased ? "_token" : "");
+    return fmt::format("{}_{}_{}{}_d{}_t{}{}{}{}", gpu::machine_name(entry.machine), element_name(n.qk),
+                       element_name(n.v), sums_name(n.sums), dims, n.tile_k, n.key_bias ? "_bias" : "",
+                       n.biased ? "_masked" : "", n.key_scales == gpu::KeyScales::kKey && !n.biased ? "_token" : "");
 }
 
 }  // namespace clary::cases

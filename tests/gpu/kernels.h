@@ -24,7 +24,7 @@ struct KernelEntry {
 };
 
 constexpr KernelEntry entry(const gpu::Machine& machine, RecipeFormats formats, int dim, int dim_v, int tile,
-                            Variant variant) {
+                            Variant variant, gpu::Sums sums = gpu::Sums::kWide) {
     const bool masked = variant == Variant::kMasked || variant == Variant::kBiasMasked;
     const bool exact = gpu::element_of(formats.qk) != gpu::Element::kS8;
     return {machine,
@@ -37,29 +37,38 @@ constexpr KernelEntry entry(const gpu::Machine& machine, RecipeFormats formats, 
              .key_scales = exact                                      ? gpu::KeyScales::kNone
                            : masked || variant == Variant::kBiasToken ? gpu::KeyScales::kKey
                                                                       : gpu::KeyScales::kLane,
-             .biased = masked}};
+             .biased = masked,
+             .sums = sums}};
 }
 
-// Which of them there is any use for: exact recipes have no digits and no tiles of their own; 8-bit V has its token scales
-// in the digits and leaves scores with a K scale per token to the masked kernel.
+// Which of them there is any use for: exact recipes have no digits and no tiles of their own; 8-bit V leaves scores with a
+// K scale per token to the masked kernel.
 constexpr bool is_variant(RecipeFormats formats, int tile, Variant variant) {
     const bool exact = gpu::element_of(formats.qk) != gpu::Element::kS8;
     if (exact) return tile == 64 && (variant == Variant::kPlain || variant == Variant::kMasked);
-    return variant != Variant::kBiasToken || formats.pv != Format::kInt8;
+    return variant != Variant::kBiasToken || gpu::element_bits(gpu::element_of(formats.pv)) == 16;
+}
+
+// Sums of fp16 have kernels for two head dims, those of 16-bit V in steps of 64 keys.
+constexpr bool has_sums(RecipeFormats formats, int dim, int dim_v, int tile, Variant variant, gpu::Sums sums) {
+    if (sums == gpu::Sums::kWide) return true;
+    if (gpu::element_of(formats.qk) != gpu::Element::kS8 || dim != dim_v || (dim != 64 && dim != 128)) return false;
+    if (formats.pv == Format::kFp8) return sums == gpu::Sums::kHalf;
+    return formats.pv == Format::kFp16 && tile == 64 && variant != Variant::kBias;
 }
 
 inline constexpr RecipeFormats kInt8Int8{Format::kInt8, Format::kInt8}, kInt8Fp16{Format::kInt8, Format::kFp16},
-    kInt8Bf16{Format::kInt8, Format::kBf16}, kFp16Fp16{Format::kFp16, Format::kFp16},
-    kBf16Bf16{Format::kBf16, Format::kBf16};
-inline constexpr RecipeFormats kGpuRecipes[] = {kInt8Int8, kInt8Fp16, kInt8Bf16, kFp16Fp16, kBf16Bf16};
+    kInt8Bf16{Format::kInt8, Format::kBf16}, kInt8Fp8{Format::kInt8, Format::kFp8},
+    kFp16Fp16{Format::kFp16, Format::kFp16}, kBf16Bf16{Format::kBf16, Format::kBf16};
+inline constexpr RecipeFormats kGpuRecipes[] = {kInt8Int8, kInt8Fp16, kInt8Bf16, kInt8Fp8, kFp16Fp16, kBf16Bf16};
 
 struct KernelTable {
     std::array<KernelEntry, 160> entries{};
     size_t count = 0;
 
     constexpr void add(const gpu::Machine& machine, RecipeFormats formats, int dim, int dim_v, int tile,
-                       Variant variant) {
-        entries[count++] = entry(machine, formats, dim, dim_v, tile, variant);
+                       Variant variant, gpu::Sums sums = gpu::Sums::kWide) {
+        entries[count++] = entry(machine, formats, dim, dim_v, tile, variant, sums);
     }
 };
 
@@ -70,7 +79,8 @@ inline constexpr KernelTable kTable = [] {
     for (const RecipeFormats& formats : kGpuRecipes)
         for (const int tile : {64, 128})
             for (const Variant variant : kVariants)
-                if (is_variant(formats, tile, variant)) list.add(gpu::kSm80, formats, 64, 64, tile, variant);
+                if (is_variant(formats, tile, variant) && formats.pv != Format::kFp8)
+                    list.add(gpu::kSm80, formats, 64, 64, tile, variant);
     list.add(gpu::kSm75, kInt8Int8, 32, 32, 64, Variant::kPlain);
     list.add(gpu::kSm75, kInt8Int8, 64, 64, 64, Variant::kPlain);
     list.add(gpu::kSm75, kInt8Int8, 96, 96, 128, Variant::kMasked);
@@ -110,6 +120,28 @@ inline constexpr KernelTable kTable = [] {
     list.add(gpu::kSm89, kInt8Bf16, 192, 128, 64, Variant::kBias);
     list.add(gpu::kSm89, kFp16Fp16, 64, 64, 64, Variant::kPlain);
     list.add(gpu::kSm89, kBf16Bf16, 128, 128, 64, Variant::kMasked);
+    list.add(gpu::kSm89, kInt8Fp8, 32, 32, 64, Variant::kBiasMasked);
+    list.add(gpu::kSm89, kInt8Fp8, 64, 64, 64, Variant::kPlain);
+    list.add(gpu::kSm89, kInt8Fp8, 64, 64, 128, Variant::kBias);
+    list.add(gpu::kSm89, kInt8Fp8, 64, 128, 64, Variant::kPlain);
+    list.add(gpu::kSm89, kInt8Fp8, 96, 96, 128, Variant::kMasked);
+    list.add(gpu::kSm89, kInt8Fp8, 128, 128, 128, Variant::kBias);
+    list.add(gpu::kSm89, kInt8Fp8, 192, 192, 64, Variant::kPlain);
+    list.add(gpu::kSm89, kInt8Fp8, 192, 128, 64, Variant::kMasked);
+    list.add(gpu::kSm89, kInt8Fp8, 256, 256, 64, Variant::kBias);
+    // Sums of fp16: at the head dims that have such kernels.
+    list.add(gpu::kSm89, kInt8Fp8, 64, 64, 128, Variant::kBias, gpu::Sums::kHalf);
+    list.add(gpu::kSm89, kInt8Fp8, 64, 64, 64, Variant::kBiasMasked, gpu::Sums::kHalf);
+    list.add(gpu::kSm89, kInt8Fp8, 128, 128, 128, Variant::kMasked, gpu::Sums::kHalf);
+    list.add(gpu::kSm89, kInt8Fp8, 128, 128, 64, Variant::kPlain, gpu::Sums::kHalf);
+    list.add(gpu::kSm75, kInt8Fp16, 64, 64, 64, Variant::kBiasToken, gpu::Sums::kHalf);
+    list.add(gpu::kSm89, kInt8Fp16, 128, 128, 64, Variant::kMasked, gpu::Sums::kHalf);
+    list.add(gpu::kSm80, kInt8Fp16, 128, 128, 64, Variant::kPlain, gpu::Sums::kHalf);
+    list.add(gpu::kSm80, kInt8Fp16, 64, 64, 64, Variant::kBiasMasked, gpu::Sums::kHalf);
+    list.add(gpu::kSm75, kInt8Fp16, 128, 128, 64, Variant::kPlain, gpu::Sums::kHalfRow);
+    list.add(gpu::kSm80, kInt8Fp16, 64, 64, 64, Variant::kBiasToken, gpu::Sums::kHalfRow);
+    list.add(gpu::kSm89, kInt8Fp16, 128, 128, 64, Variant::kBiasMasked, gpu::Sums::kHalfRow);
+    list.add(gpu::kSm80, kInt8Fp16, 64, 64, 64, Variant::kMasked, gpu::Sums::kHalfRow);
     list.add(gpu::kXcore1000, kInt8Int8, 64, 64, 64, Variant::kBiasMasked);
     list.add(gpu::kXcore1000, kInt8Int8, 192, 128, 64, Variant::kPlain);
     list.add(gpu::kXcore1000, kInt8Int8, 192, 192, 64, Variant::kPlain);
@@ -139,6 +171,7 @@ constexpr bool has_all_parts() { return CLARY_PARTS_BUILT == CLARY_PARTS; }
 // The least general kernel of each machine that serves the problem.
 std::vector<const Simulated*> kernels_for(const AttentionDesc& desc);
 
+const char* element_name(gpu::Element element);  // as in recipes
 // "sm80_int8_fp16_d64_t128_bias_masked"
 std::string name_of(const KernelEntry& entry);
 

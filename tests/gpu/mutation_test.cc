@@ -52,7 +52,7 @@ std::string first_difference(const Prepared& p) {
     const double l1 = relative_l1(found.out, p.oracle.out);
     if (!(l1 <= attend_l1(p.desc.recipe, c) + output_rounding(c.out))) return fmt::format("rel L1 {}", l1);
     const double largest = largest_difference(found.out, p.oracle.out);
-    if (!(largest <= attend_max(p.desc.recipe) * largest_magnitude(p.oracle.out)))
+    if (!(largest <= attend_max(p.desc.recipe, c) * largest_magnitude(p.oracle.out)))
         return fmt::format("off by {}", largest);
     for (size_t i = 0; i < found.lse.size(); ++i)
         if (!(std::fabs(found.lse[i] - p.oracle.lse[i]) <= kLse + lse_rounding(p.oracle.lse[i])))

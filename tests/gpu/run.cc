@@ -75,7 +75,7 @@ void expect_near(const Output& result, const Output& oracle, const Recipe& recip
     EXPECT_LE(relative_l1(found.out, expected.out), attend_l1(recipe, c) + output_rounding(c.out));
     const double largest = largest_magnitude(expected.out);
     EXPECT_LE(largest_difference(found.out, expected.out),
-              (attend_max(recipe) + output_rounding(c.out)) * largest + 1e-30);
+              (attend_max(recipe, c) + output_rounding(c.out)) * largest + 1e-30);
     for (size_t i = 0; i < expected.lse.size(); ++i) {
         const float lse = expected.lse[i];
         if (std::isnan(lse))

@@ -23,6 +23,8 @@ constexpr const char* kRecipes[] = {"int8_int8",
                                     "int8_int8:fast+tile=64",
                                     "int8_fp16",
                                     "int8_bf16+tile=64",
+                                    "int8_fp8",
+                                    "int8_fp16+accum=fp16",
                                     "fp16_fp16",
                                     "bf16_bf16"};
 

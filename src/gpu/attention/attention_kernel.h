@@ -5,8 +5,8 @@
 //
 //   for each tile of keys (64 or 128), its K and V on their way while the tile before is used:
 //     S = Q K^T      exact int32, plus the key bias as one more step of 32 digit columns; exact recipes: fp32
-//     m = row maximum of the tile           P = 2^(x - m), x the base-2 score: a byte round(255 ..), or 16 bits
-//     T = P V        exact int32, or fp32
+//     m = row maximum of the tile           P = 2^(x - m), x the base-2 score: a byte round(255 ..), FP8, or 16 bits
+//     T = P V        exact int32, fp32 or fp16 (Sums in config.h; fp16 for a whole row: P against R, T is O)
 //     O += float(T) c,  l += (sum of P) c   c = 2^(m + base - R): base the tile's bias base, R the row's reference
 //   finish           O / l, rotate back, add V's mean, convert, store; LSE. Where a block has but a piece of the keys
 //                    (gpu/attention/split.h): O, l and R as they are, for gpu/combine/combine_kernel.h
@@ -47,34 +47,39 @@ template <class T, AttentionConfig kConfig>
 class AttentionKernel {
     static constexpr AttentionConfig c = kConfig;
     static constexpr bool kIntQk = c.qk == Element::kS8, kIntPv = c.v == Element::kS8;
+    static constexpr bool kByteV = element_bits(c.v) == 8;
+    static constexpr bool kHalfSums = c.sums != Sums::kWide, kHalfRow = c.sums == Sums::kHalfRow;
     // Bytes of P are unsigned; where no product takes such, P - 128, and T begins at 128 times V's sums.
     static constexpr bool kUnsignedP = has_product(T::kChip, Element::kU8, Element::kS8, Element::kS32);
     static constexpr Element kP = !kIntPv ? c.v : kUnsignedP ? Element::kU8 : Element::kS8;
-    static constexpr bool kPermutedV = kIntPv && T::kChip.vendor == Vendor::kNvidia;
+    static constexpr bool kPermutedV = kByteV && T::kChip.vendor == Vendor::kNvidia;
     // Scores stay integers until P in tiles without masks whose K scales lie in registers; else they become base-2
     // floats first.
     static constexpr bool kIntScores = c.key_scales == KeyScales::kLane && !c.biased;
     using ScoreAtom = Product<T::kChip, c.qk, c.qk, kIntQk ? Element::kS32 : Element::kF32>;
-    using OutAtom = Product<T::kChip, kP, c.v, kIntPv ? Element::kS32 : Element::kF32>;
+    using OutAtom = Product<T::kChip, kP, c.v, kIntPv ? Element::kS32 : kHalfSums ? Element::kF16 : Element::kF32>;
     using Score = std::conditional_t<kIntQk, int32_t, float>;
     using Sum = std::conditional_t<kIntPv, int32_t, float>;
 
     // P of bfloat16 has the range of fp32, so it can be taken against the row's reference where tiles have no bases, and O
-    // itself sums up the products.
-    static constexpr bool kDirect = c.v == Element::kBf16 && !c.key_bias;
+    // itself sums up the products. So it is in fp16 too where that is asked for; there R is the row's maximum.
+    static constexpr bool kDirect = kHalfRow || (c.v == Element::kBf16 && !c.key_bias);
+    static constexpr float kSlack = kHalfRow ? 0.0f : numerics::kReferenceSlack;
     static constexpr int kQkBytes = element_bits(c.qk) / 8, kVBytes = element_bits(c.v) / 8;
     static constexpr int kDigits = c.key_bias ? numerics::kDigitColumns : 0;
     static constexpr int kRowBytes = (c.head_dim + kDigits) * kQkBytes;  // of Q and K in global memory
     using QueryTile = Tile<c.tile_q, c.head_dim * kQkBytes>;
     using KeyTile = Tile<c.tile_k, kRowBytes>;  // digits behind the channels
     // 8-bit V lies transposed, 16-bit V by token.
-    using ValueTile = std::conditional_t<kVBytes == 1, Tile<c.head_dim_v, c.tile_k>, Tile<c.tile_k, c.head_dim_v * 2>>;
+    using ValueTile = std::conditional_t<kByteV, Tile<c.head_dim_v, c.tile_k>, Tile<c.tile_k, c.head_dim_v * 2>>;
 
     static constexpr int kWaveRows = c.tile_q / c.waves;
     static constexpr int kScoreM = kWaveRows / ScoreAtom::kQueries, kScoreN = c.tile_k / ScoreAtom::kOthers;
     static constexpr int kScoreSteps = c.head_dim / ScoreAtom::kDepth, kDigitSteps = kDigits / ScoreAtom::kDepth;
     static constexpr int kOutM = kWaveRows / OutAtom::kQueries, kOutN = c.head_dim_v / OutAtom::kOthers;
     static constexpr int kOutSteps = c.tile_k / OutAtom::kDepth;
+    // T is added to O after so many.
+    static constexpr int kFlushSteps = kByteV && kHalfSums ? numerics::kFp8HalfKeys / OutAtom::kDepth : kOutSteps;
     static constexpr int kRows = kScoreM * kResultRows<ScoreAtom>;  // of a lane
     static constexpr int kAtOnce = 2;                               // atoms whose K or V operands are loaded together
     // Atoms of channels whose T is held at once: eight products that do not wait for each other, in registers of S.
@@ -94,6 +99,7 @@ class AttentionKernel {
     static_assert(kRows == kOutM * kResultRows<OutAtom>, "both products leave a lane the same rows");
     static_assert(c.tile_k % kScaleKeys == 0, "whole groups of K scales");
     static_assert(!c.key_bias || kIntQk, "digits are integers");
+    static_assert(!kHalfRow || c.v == Element::kF16, "P on the scale of a row needs the range of fp16");
 
   public:
     static constexpr int kThreads = c.waves * T::kLanes;
@@ -106,6 +112,8 @@ class AttentionKernel {
     using Output = OutputRows<T, OutAtom, kOutM, kOutN>;
     using Scores = Fragment<Score, ScoreAtom::kResults>[kScoreM][kScoreN];
     using Queries = Fragment<uint32_t, kQueryRegisters<ScoreAtom>>[kScoreM];
+    using Partial = std::conditional_t<kHalfSums, Fragment<uint32_t, kResultRegisters<OutAtom>>,
+                                       Fragment<Sum, OutAtom::kResults>>;            // of T
     using Exponents = Fragment<float, ScoreAtom::kResults>[kScoreM][kScoreN];        // base-2 scores
     using Weights = Fragment<uint32_t, kQueryRegisters<OutAtom>>[kOutM][kOutSteps];  // P
 
@@ -158,8 +166,7 @@ class AttentionKernel {
 
   private:
     static constexpr float kInfinity = __builtin_huge_valf();
-    static constexpr float kPTop = kIntPv ? numerics::kPUint8Max : 1.0f;          // what P = 1 becomes,
-    static constexpr float kPLog2Top = kIntPv ? numerics::kPUint8Log2Max : 0.0f;  // and its base-2 logarithm
+    static constexpr PTop kPTop = p_top(c.v);
 
     // -- which keys and scales a lane holds: everything from the atom's tables --
     CLARY_HD static constexpr int row_of(int m, int i) {  // slot among the lane's rows
@@ -407,7 +414,7 @@ class AttentionKernel {
                          0x01010101u * numerics::kWeightUnit);
     }
 
-    CLARY_DEVICE bool by_channel_tile() const { return kIntPv && p_.desc.recipe.v_scale == VScale::kChannelTile; }
+    CLARY_DEVICE bool by_channel_tile() const { return kByteV && p_.desc.recipe.v_scale == VScale::kChannelTile; }
     CLARY_DEVICE bool weighted() const { return kIntPv && p_.v_weight != nullptr; }
 
     // Four lanes hold parts of a row; one speaks for it.
@@ -442,7 +449,7 @@ class AttentionKernel {
     CLARY_DEVICE void step(int tile, int stage, bool masked) {
         // Read early: the products hide how long it takes.
         // (Tiles of 16-bit V need not be the recipe's, which has a base for each of its own.)
-        const int64_t tile_index = kIntPv                       ? kv_row_ / c.tile_k + tile
+        const int64_t tile_index = kByteV                       ? kv_row_ / c.tile_k + tile
                                    : p_.desc.recipe.tile == 128 ? (kv_row_ + tile * c.tile_k) / 128
                                                                 : (kv_row_ + tile * c.tile_k) / 64;
         const float base = p_.tile_base ? p_.tile_base[tile_index] : 0.0f;
@@ -588,16 +595,16 @@ class AttentionKernel {
         static_for<kRows>([&](auto r) {
             top[r] = T::row_max(top[r]);
             // P of 16 bits is taken against a whole power of two, so that its rounding does not depend on the tile.
-            if constexpr (!kIntPv) top[r] = ::ceilf(top[r]);
+            if constexpr (!kByteV) top[r] = ::ceilf(top[r]);
             const bool seen = top[r] != -kInfinity;
             const float lift = top[r] + base, before = reference_[r];
             const bool first = seen && before == -kInfinity;
-            const bool jump = seen && lift - before > numerics::kReferenceSlack;
+            const bool jump = seen && !(lift - before <= kSlack);  // also from and to NaN
             reference_[r] = first || jump ? lift : before;
             rescale[r] = jump && !first ? T::exp2(before - lift) : 1.0f;
             moves = moves || (jump && !first);
             weight_[r] = kDirect ? 1.0f : seen ? T::exp2(lift - reference_[r]) : 0.0f;
-            shift[r] = kPLog2Top - (!seen ? 0.0f : kDirect ? reference_[r] : top[r]);
+            shift[r] = kPTop.log2 - (!seen ? 0.0f : kDirect ? reference_[r] - base : top[r]);
         });
         if (T::any(moves)) rescale_rows(rescale);
         float weight[kRows];  // of T
@@ -633,7 +640,15 @@ class AttentionKernel {
             sum_[r] *= rescale[r];
             if (speaks()) T::store(exact_sum_at<r>(), exact_sum<r>() * rescale[r]);
         });
-        for_out([&](auto m, auto n, auto i) { out_[m][n][i] *= rescale[Output::row_of(m, i)]; });
+        if constexpr (kHalfRow)
+            static_for<kOutM, kOutN, kResultRegisters<OutAtom>>([&](auto m, auto n, auto reg) {
+                uint32_t& pair = out_[m][n][reg];
+                const float factor = rescale[Output::row_of(m, 2 * reg)];
+                pair = T::template pack2<Element::kF16>(value_of(out_[m][n], 2 * reg) * factor,
+                                                        value_of(out_[m][n], 2 * reg + 1) * factor);
+            });
+        else
+            for_out([&](auto m, auto n, auto i) { out_[m][n][i] *= rescale[Output::row_of(m, i)]; });
     }
 
     // V's weights of a tile, four to a word, as P's operand has them.
@@ -641,9 +656,9 @@ class AttentionKernel {
         uint32_t word[kOutSteps][kQueryRegisters<OutAtom>];
     };
     // Row sums of P of a tile, parts of a lane.
-    struct Sums {
+    struct RowParts {
         int32_t whole[kRows];  // bytes, each times 15 or its weight
-        float sum[kRows];      // 16 bits
+        float sum[kRows];      // floats
         float exact[kRows];    // before rounding
     };
 
@@ -651,7 +666,7 @@ class AttentionKernel {
     template <bool kIntegers, bool kExtras, class X>
     CLARY_DEVICE void multiply_values(int stage, int64_t tile_index, const X& x, const Factors& factor,
                                       const float (&shift)[kRows], const float (&weight)[kRows]) {
-        Sums sums;
+        RowParts sums;
         static_for<kRows>([&](auto r) {
             sums.whole[r] = 0;
             sums.sum[r] = sums.exact[r] = 0;
@@ -661,13 +676,15 @@ class AttentionKernel {
         Weights p;
         static_for<kOutN / kOutGroup>([&](auto group) {
             constexpr int first = group * kOutGroup;
-            Fragment<Sum, OutAtom::kResults> t[kOutM][kOutGroup];
-            if constexpr (!kDirect)
-                static_for<kOutM, kOutGroup, OutAtom::kResults>([&](auto m, auto part, auto i) {
+            Partial t[kOutM][kOutGroup];
+            const auto clear = [&] {
+                static_for<kOutM, kOutGroup, Partial::kSize>([&](auto m, auto part, auto i) {
                     t[m][part][i] = 0;
                     if constexpr (kIntPv && !kUnsignedP)
                         t[m][part][i] = 128 * p_.v_sum[tile_index * c.head_dim_v + Output::channel_of(first + part, i)];
                 });
+            };
+            if constexpr (!kDirect) clear();
             static_for<kOutSteps>([&](auto step) {
                 if constexpr (group == 0)
                     static_for<kOutM, kQueryRegisters<OutAtom>>([&](auto m, auto reg) {
@@ -682,8 +699,11 @@ class AttentionKernel {
                             sums_of<first + pair * kAtOnce + part>(m, t[m][pair * kAtOnce + part]));
                     });
                 });
+                if constexpr (!kDirect && (step + 1) % kFlushSteps == 0) {
+                    flush<kExtras, first>(t, weight, tile_index);
+                    if constexpr (step + 1 < kOutSteps) clear();
+                }
             });
-            if constexpr (!kDirect) flush<kExtras, first>(t, weight, tile_index);
         });
         constexpr float kUnit = kIntPv ? 1.0f / numerics::kWeightUnit : 1.0f;
         static_for<kRows>([&](auto r) {
@@ -697,7 +717,7 @@ class AttentionKernel {
     }
 
     template <int n>
-    CLARY_DEVICE auto& sums_of(int m, Fragment<Sum, OutAtom::kResults>& t) {
+    CLARY_DEVICE auto& sums_of(int m, Partial& t) {
         if constexpr (kDirect)
             return out_[m][n];
         else
@@ -705,7 +725,7 @@ class AttentionKernel {
     }
     CLARY_DEVICE static auto load_values(int stage, int atom, int step) {
         const int channel = atom * OutAtom::kOthers, depth = step * OutAtom::kDepth;
-        if constexpr (kVBytes == 1)
+        if constexpr (kByteV)
             return T::template load_other<OutAtom, kAtOnce>(value_tile(stage), channel, depth);
         else
             return T::template load_other_transposed<OutAtom, kAtOnce>(value_tile(stage), depth, channel);
@@ -713,13 +733,11 @@ class AttentionKernel {
 
     // O += float(T) weight for kOutGroup atoms of channels from `first`.
     template <bool kExtras, int first>
-    CLARY_DEVICE void flush(const Fragment<Sum, OutAtom::kResults> (&t)[kOutM][kOutGroup], const float (&weight)[kRows],
-                            int64_t tile_index) {
+    CLARY_DEVICE void flush(const Partial (&t)[kOutM][kOutGroup], const float (&weight)[kRows], int64_t tile_index) {
         const auto add = [&](auto channel_weight) {
             static_for<kOutM, kOutGroup, OutAtom::kResults>([&](auto m, auto part, auto i) {
                 float& o = out_[m][first + part][i];
-                o = T::fma(static_cast<float>(t[m][part][i]),
-                           weight[Output::row_of(m, i)] * channel_weight(first + part, i), o);
+                o = T::fma(value_of(t[m][part], i), weight[Output::row_of(m, i)] * channel_weight(first + part, i), o);
             });
         };
         if (kExtras && by_channel_tile()) {
@@ -730,10 +748,18 @@ class AttentionKernel {
         }
     }
 
+    // Result i of a product.
+    CLARY_DEVICE static float value_of(const Partial& t, int i) {
+        if constexpr (kHalfSums)
+            return T::template unpack2<Element::kF16>(t[i / 2], i % 2);
+        else
+            return static_cast<float>(t[i]);
+    }
+
     // One register of P's operand; its elements join the row sums.
     template <bool kIntegers, bool kExtras, int step, int m, int reg, class X>
     CLARY_DEVICE static uint32_t make_p(const X& x, const Factors& factor, const float (&shift)[kRows],
-                                        const ByteWeights& byte_weights, Sums& sums) {
+                                        const ByteWeights& byte_weights, RowParts& sums) {
         constexpr Place first = score_of(0, m, step, reg * OutAtom::kRun);
         constexpr int r = row_of(first.m, first.i);
         float e[OutAtom::kRun];
@@ -747,6 +773,11 @@ class AttentionKernel {
                     sums.exact[r] = T::fma(e[j], static_cast<float>(weights >> (8 * j) & 255u), sums.exact[r]);
                 });
             return kUnsignedP ? word : word ^ 0x80808080u;
+        } else if constexpr (kByteV) {
+            const uint32_t word = T::template pack4<kP>(e[0], e[1], e[2], e[3]);
+            static_for<4>([&](auto j) { sums.sum[r] += T::template unpack4<kP>(word, j); });
+            if constexpr (kExtras) sums.exact[r] += (e[0] + e[1]) + (e[2] + e[3]);
+            return word;
         } else {
             const uint32_t word = T::template pack2<kP>(e[0], e[1]);
             sums.sum[r] += T::template unpack2<kP>(word, 0) + T::template unpack2<kP>(word, 1);
@@ -771,7 +802,7 @@ class AttentionKernel {
         });
     }
 
-    // The elements of a register of P's operand: 2^(x - m) times kPTop.
+    // The elements of a register of P's operand: 2^(x - m) times kPTop.value.
     template <bool kIntegers, int step, int m, int reg, class X>
     CLARY_DEVICE static void exponentials(const X& x, const Factors& factor, float shift, float (&e)[OutAtom::kRun]) {
         static_for<OutAtom::kRun>([&](auto j) {
@@ -795,17 +826,26 @@ class AttentionKernel {
     CLARY_DEVICE bool split() const { return p_.split.pieces > 1; }
     CLARY_DEVICE int piece() const { return T::block(0) % p_.split.pieces; }
     CLARY_DEVICE void finish() {
+        if constexpr (kHalfRow) {
+            typename Output::Registers out;
+            for_out([&](auto m, auto n, auto i) { out[m][n][i] = value_of(out_[m][n], i); });
+            finish(out);
+        } else {
+            finish(out_);
+        }
+    }
+    CLARY_DEVICE void finish(typename Output::Registers& out) const {
         const AttentionDesc& desc = p_.desc;
         float inverse[kRows], share[kRows];
         const int64_t q_begin = sequence().q_begin;
         static_for<kRows>([&](auto r) { finish_row<r>(q_begin, inverse[r], share[r]); });
-        if (!split()) finish_channels(inverse, share);
+        if (!split()) finish_channels(out, inverse, share);
 
         const SharedAddress scratch{kQueriesAt + static_cast<uint32_t>(T::wave() * Output::kBytes)};
         const int first = wave_row_;
         const Operand to = split() ? Operand{p_.split.out, DType::kF32} : desc.out;
         const int channels = split() ? c.head_dim_v : static_cast<int>(desc.head_dim_v);
-        Output::store(out_, scratch, to, channels, rows_ - first, [&](int row) {
+        Output::store(out, scratch, to, channels, rows_ - first, [&](int row) {
             if (split()) return split_row(first + row) * c.head_dim_v;
             const Row at = row_at(first + row);
             return b_ * desc.out.batch_stride + at.head * desc.out.head_stride +
@@ -816,20 +856,21 @@ class AttentionKernel {
         return p_.split.row_of(b_ * p_.desc.kv_heads + kv_head_, piece(), first_row_ + row);
     }
     // From sums to results.
-    CLARY_DEVICE void finish_channels(const float (&inverse)[kRows], const float (&share)[kRows]) {
+    CLARY_DEVICE void finish_channels(typename Output::Registers& out, const float (&inverse)[kRows],
+                                      const float (&share)[kRows]) const {
         const AttentionDesc& desc = p_.desc;
         const int64_t head_channel = (b_ * desc.kv_heads + kv_head_) * c.head_dim_v;
         const bool by_channel = desc.recipe.v_scale == VScale::kChannel;
         for_out([&](auto m, auto n, auto i) {
-            float& o = out_[m][n][i];
+            float& o = out[m][n][i];
             o *= inverse[Output::row_of(m, i)];
             if (by_channel) o *= p_.v_scale[head_channel + Output::channel_of(n, i)];
         });
-        if (desc.recipe.rotate_v) Output::rotate(out_, static_cast<int>(desc.head_dim_v));
+        if (desc.recipe.rotate_v) Output::rotate(out, static_cast<int>(desc.head_dim_v));
         if (p_.v_mean)
             for_out([&](auto m, auto n, auto i) {
-                out_[m][n][i] = T::fma(p_.v_mean[head_channel + Output::channel_of(n, i)], share[Output::row_of(m, i)],
-                                       out_[m][n][i]);
+                out[m][n][i] = T::fma(p_.v_mean[head_channel + Output::channel_of(n, i)], share[Output::row_of(m, i)],
+                                      out[m][n][i]);
             });
     }
 
@@ -846,7 +887,8 @@ class AttentionKernel {
         }
         const Row row = row_of_slot<r>();
         const float shift = p_.q_shift ? p_.q_shift[packed_row(row)] : 0.0f;
-        const RowResult result = row_result<T>(l, sum / kPTop, reference_[r], shift, desc.sinks, row.head, valid());
+        const RowResult result =
+            row_result<T>(l, sum / kPTop.value, reference_[r], shift, desc.sinks, row.head, valid());
         inverse = result.inverse;
         share = result.share;
         if (desc.want_lse && stores) store_lse(desc, b_, row, q_begin, result.lse);
@@ -864,8 +906,8 @@ class AttentionKernel {
     // Of the lane's rows.
     float reference_[kRows];  // R; -inf before the first tile with a visible key
     float weight_[kRows];     // c of the current tile
-    float sum_[kRows];        // the lane's part of l, in units of kPTop 2^R
-    Fragment<float, OutAtom::kResults> out_[kOutM][kOutN];
+    float sum_[kRows];        // the lane's part of l, in units of kPTop.value 2^R
+    std::conditional_t<kHalfRow, Partial, Fragment<float, OutAtom::kResults>> out_[kOutM][kOutN];
 };
 
 }  // namespace clary::gpu

@@ -20,17 +20,14 @@ struct AttentionNeeds {
     bool key_bias;
     KeyScales key_scales;
     bool biased;
+    Sums sums = Sums::kWide;
 };
 
-constexpr Element element_of(Format format) {
-    switch (format) {
-        case Format::kFp16:
-            return Element::kF16;
-        case Format::kBf16:
-            return Element::kBf16;
-        default:
-            return Element::kS8;
-    }
+// Keys of a step: the recipe's tile where results depend on it. Exact recipes have none of their own, and to a 16-bit P
+// they are nothing (docs/decisions/0009-sixteen-bit-p.md): sums of fp16 are the more exact the shorter they are.
+inline int tile_of(const Recipe& r) {
+    const bool half_of_16_bits = sums_for(r.accumulator) != Sums::kWide && r.pv == Format::kFp16;
+    return !r.quantized() || half_of_16_bits ? 64 : r.tile;
 }
 
 inline AttentionNeeds needs_of(const AttentionDesc& desc) {
@@ -41,12 +38,13 @@ inline AttentionNeeds needs_of(const AttentionDesc& desc) {
             .v = element_of(r.pv),
             .head_dim = static_cast<int>(padded.qk),
             .head_dim_v = static_cast<int>(padded.v),
-            .tile_k = r.quantized() ? r.tile : 64,  // exact recipes have no tiles of their own
+            .tile_k = tile_of(r),
             .key_bias = r.key_bias(),
             .key_scales = !r.quantized() ? KeyScales::kNone
                           : per_key      ? KeyScales::kKey
                                          : KeyScales::kLane,
-            .biased = desc.biased()};
+            .biased = desc.biased(),
+            .sums = sums_for(r.accumulator)};
 }
 
 // Four waves a block, with up to 255 registers a lane, so that eight waves fill a multiprocessor. Two blocks of four are
@@ -60,9 +58,9 @@ constexpr AttentionConfig config_for(const AttentionNeeds& n) {
     constexpr int kHalf = 113 * 1024, kWhole = 163 * 1024;  // bytes of sm80 and later datacenter chips
     constexpr int kSmallChips[] = {64 * 1024, 99 * 1024};
     constexpr int kRegisters = 192;  // for O and S of 32 rows
-    const bool exact = n.qk != Element::kS8, wide_v = n.v != Element::kS8;
+    const bool exact = n.qk != Element::kS8, wide_v = element_bits(n.v) == 16;
     const int qk = n.head_dim * element_bits(n.qk) / 8, v = n.head_dim_v * element_bits(n.v) / 8;
-    const int key = qk + (n.key_bias ? 32 : 0) + v + (exact ? 0 : 4) + (wide_v ? 0 : 1);
+    const int key = qk + (n.key_bias ? 32 : 0) + v + (exact ? 0 : 4) + (n.v == Element::kS8 ? 1 : 0);
     const auto bytes = [=](int tile_q, int tile_k) {
         const int tiles = tile_q * qk + 2 * tile_k * key, out = tile_q * (4 * n.head_dim_v + 32);
         return tile_q * (exact ? 16 : 24) + (tiles > out ? tiles : out) + 512;
@@ -84,13 +82,14 @@ constexpr AttentionConfig config_for(const AttentionNeeds& n) {
             .tile_q = (eight ? 8 : 4) * rows,
             .tile_k = tile_k,
             .waves = eight ? 8 : 4,
-            .blocks = two ? 2 : 1};
+            .blocks = two ? 2 : 1,
+            .sums = n.sums};
 }
 
 // Whether a kernel computes what the problem asks for: it may be able to do more.
 inline bool serves(const AttentionConfig& c, const AttentionDesc& desc) {
     const AttentionNeeds needs = needs_of(desc);
-    if (c.qk != needs.qk || c.v != needs.v) return false;
+    if (c.qk != needs.qk || c.v != needs.v || c.sums != needs.sums) return false;
     if (c.head_dim != needs.head_dim || c.head_dim_v != needs.head_dim_v) return false;
     if (needs.biased && !c.biased) return false;
     if (!desc.recipe.quantized()) return true;  // tiles are no part of it

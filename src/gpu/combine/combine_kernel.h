@@ -9,6 +9,7 @@
 #pragma once
 
 #include "core/element.h"
+#include "gpu/attention/config.h"
 #include "gpu/attention/params.h"
 #include "gpu/attention/row_result.h"
 #include "gpu/header.h"
@@ -114,7 +115,6 @@ class CombineKernel {
     CLARY_DEVICE static void finish(const AttentionParams& p, int b, const Row& at, int64_t q_begin, float top,
                                     float (&o)[kColumns]) {
         const AttentionDesc& desc = p.desc;
-        const bool int_pv = desc.recipe.pv == Format::kInt8;
         Sums total{0, 0};
         for (int wave = 0; wave < kWaves; ++wave) {
             const Sums one = T::template load<Sums>(sums_at(wave));
@@ -127,7 +127,7 @@ class CombineKernel {
         });
         const int64_t packed_row = p.q_rows.begin(b, at.head, desc.q_heads, q_begin) + at.query;
         const RowResult result =
-            row_result<T>(total.sum, total.exact / (int_pv ? numerics::kPUint8Max : 1.0f), top,
+            row_result<T>(total.sum, total.exact / p_top(element_of(desc.recipe.pv)).value, top,
                           p.q_shift ? p.q_shift[packed_row] : 0.0f, desc.sinks, at.head, headers_match(p.headers));
         if (desc.want_lse && T::lane() == 0) store_lse(desc, b, at, q_begin, result.lse);
 

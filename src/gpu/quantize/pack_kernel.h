@@ -522,7 +522,8 @@ class PackKernel {
             }
             uint32_t word = 0;
             if (fp8)
-                word = fp8_codes(x, column, factor);
+                word = T::template pack4<Element::kE4m3>(x.x[0][column] * factor[0], x.x[1][column] * factor[1],
+                                                         x.x[2][column] * factor[2], x.x[3][column] * factor[3]);
             else
                 word = T::low_bytes(x.code(0, column, factor[0]), x.code(1, column, factor[1]),
                                     x.code(2, column, factor[2]), x.code(3, column, factor[3]));
@@ -530,12 +531,6 @@ class PackKernel {
             const int place = channel * 32 + (index ^ swizzle(channel / 8));
             if (mine) T::store(SharedAddress{kCodesAt + static_cast<uint32_t>(place * 4)}, word);
         }
-    }
-    CLARY_DEVICE static uint32_t fp8_codes(const VRow& x, int column, const float* factor) {
-        if constexpr (T::kPacksE4m3)
-            return T::template pack4<Element::kE4m3>(x.x[0][column] * factor[0], x.x[1][column] * factor[1],
-                                                     x.x[2][column] * factor[2], x.x[3][column] * factor[3]);
-        return 0;  // no kernel of this chip reads FP8
     }
     CLARY_DEVICE static void store_v_codes(const QuantizeParams& p, const Slab& slab) {
         static_assert(kConfig.dim_v * 8 % kThreads == 0 && kThreads % 8 == 0);

@@ -84,9 +84,10 @@ struct MetaxMma {
 };
 
 // -- the instructions in use --
-using MmaM8N8K16S8 = MmaSync<8, 16, Element::kS8, Element::kS8, Element::kS32>;       // sm75
-using MmaM8N8K16U8S8 = MmaSync<8, 16, Element::kU8, Element::kS8, Element::kS32>;     // sm75
-using MmaM16N8K8F16 = MmaSync<16, 8, Element::kF16, Element::kF16, Element::kF32>;    // sm75
+using MmaM8N8K16S8 = MmaSync<8, 16, Element::kS8, Element::kS8, Element::kS32>;     // sm75
+using MmaM8N8K16U8S8 = MmaSync<8, 16, Element::kU8, Element::kS8, Element::kS32>;   // sm75
+using MmaM16N8K8F16 = MmaSync<16, 8, Element::kF16, Element::kF16, Element::kF32>;  // sm75
+using MmaM16N8K8F16F16 = MmaSync<16, 8, Element::kF16, Element::kF16, Element::kF16>;
 using MmaM16N8K32S8 = MmaSync<16, 32, Element::kS8, Element::kS8, Element::kS32>;     // sm80
 using MmaM16N8K32U8S8 = MmaSync<16, 32, Element::kU8, Element::kS8, Element::kS32>;   // sm80
 using MmaM16N8K64S4 = MmaSync<16, 64, Element::kS4, Element::kS4, Element::kS32>;     // sm80, sm89; emulated later

@@ -16,13 +16,14 @@ struct Machine {
     uint32_t shared_bytes;  // that a block may use
     int max_threads;        // of a block
     bool async_copies;      // from global to shared memory; else they go through registers and land at once
+    bool fp8;               // products of e4m3, and conversions to it
 };
 
-inline constexpr Machine kSm75{Chip::kSm75, Vendor::kNvidia, 32, 64 * 1024, 1024, false};
-inline constexpr Machine kSm80{Chip::kSm80, Vendor::kNvidia, 32, 163 * 1024, 1024, true};
-inline constexpr Machine kSm89{Chip::kSm89, Vendor::kNvidia, 32, 99 * 1024, 1024, true};
-inline constexpr Machine kXcore1000{Chip::kXcore1000, Vendor::kMetax, 64, 64 * 1024, 1024, true};
-inline constexpr Machine kXcore1500{Chip::kXcore1500, Vendor::kMetax, 64, 128 * 1024, 1024, true};
+inline constexpr Machine kSm75{Chip::kSm75, Vendor::kNvidia, 32, 64 * 1024, 1024, false, false};
+inline constexpr Machine kSm80{Chip::kSm80, Vendor::kNvidia, 32, 163 * 1024, 1024, true, false};
+inline constexpr Machine kSm89{Chip::kSm89, Vendor::kNvidia, 32, 99 * 1024, 1024, true, true};
+inline constexpr Machine kXcore1000{Chip::kXcore1000, Vendor::kMetax, 64, 64 * 1024, 1024, true, false};
+inline constexpr Machine kXcore1500{Chip::kXcore1500, Vendor::kMetax, 64, 128 * 1024, 1024, true, true};
 
 constexpr const char* machine_name(const Machine& machine) {
     switch (machine.chip) {

@@ -14,6 +14,10 @@
     asm volatile(instruction " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
                  : result(d[0]), result(d[1]), result(d[2]), result(d[3])                       \
                  : "r"(q[0]), "r"(q[1]), "r"(q[2]), "r"(q[3]), "r"(o[0]), "r"(o[1]))
+#define CLARY_MMA_M16N8K32_F16(instruction)                                     \
+    asm volatile(instruction " {%0, %1}, {%2, %3, %4, %5}, {%6, %7}, {%0, %1};" \
+                 : "+r"(d[0]), "+r"(d[1])                                       \
+                 : "r"(q[0]), "r"(q[1]), "r"(q[2]), "r"(q[3]), "r"(o[0]), "r"(o[1]))
 #define CLARY_MMA_M8N8K16(instruction) \
     asm volatile(instruction " {%0, %1}, {%2}, {%3}, {%0, %1};" : "+r"(d[0]), "+r"(d[1]) : "r"(q[0]), "r"(o[0]))
 
@@ -28,11 +32,6 @@ struct Nvidia {
     static constexpr int kLanes = 32;
     static constexpr uint32_t kSharedBytes = kMachine.shared_bytes;
     static constexpr bool kAsyncCopies = kMachine.async_copies;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-    static constexpr bool kPacksE4m3 = true;
-#else
-    static constexpr bool kPacksE4m3 = false;
-#endif
 
     // -- geometry --
     CLARY_DEVICE static int lane() { return static_cast<int>(threadIdx.x % kLanes); }
@@ -174,6 +173,21 @@ struct Nvidia {
         else
             static_assert(!sizeof(Atom), "no such float product on this chip");
     }
+    // Results of fp16.
+    template <class Atom>
+    CLARY_DEVICE static void mma(const Query<Atom>& q, const Other<Atom>& o,
+                                 Fragment<uint32_t, kResultRegisters<Atom>>& d) {
+        if constexpr (is_same<Atom, MmaM16N8K16F16F16>)
+            CLARY_MMA_M16N8K32_F16("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16");
+        else if constexpr (is_same<Atom, MmaM16N8K32E4m3F16>)
+            CLARY_MMA_M16N8K32_F16("mma.sync.aligned.m16n8k32.row.col.f16.e4m3.e4m3.f16");
+        else if constexpr (is_same<Atom, MmaM16N8K8F16F16>)
+            asm volatile("mma.sync.aligned.m16n8k8.row.col.f16.f16.f16.f16 {%0, %1}, {%2, %3}, {%4}, {%0, %1};"
+                         : "+r"(d[0]), "+r"(d[1])
+                         : "r"(q[0]), "r"(q[1]), "r"(o[0]));
+        else
+            static_assert(!sizeof(Atom), "no such product with fp16 results on this chip");
+    }
 
     // -- conversion --
     template <Element kTo>
@@ -187,6 +201,8 @@ struct Nvidia {
             asm("{.reg .b32 h; cvt.pack.sat.s8.s32.b32 h, %4, %3, 0; cvt.pack.sat.s8.s32.b32 %0, %2, %1, h;}"
                 : "=r"(word)
                 : "r"(__float2int_rn(a)), "r"(__float2int_rn(b)), "r"(__float2int_rn(c)), "r"(__float2int_rn(d)));
+        } else if constexpr (!kMachine.fp8) {
+            word = e4m3_bits(a) | e4m3_bits(b) << 8 | e4m3_bits(c) << 16 | e4m3_bits(d) << 24;
         } else {
             static_assert(kTo == Element::kE4m3);
             asm("{.reg .b16 l, h; cvt.rn.satfinite.e4m3x2.f32 l, %2, %1; cvt.rn.satfinite.e4m3x2.f32 h, %4, %3; "
@@ -195,6 +211,16 @@ struct Nvidia {
                 : "f"(a), "f"(b), "f"(c), "f"(d));
         }
         return word;
+    }
+    template <Element kFrom>
+    CLARY_DEVICE static float unpack4(uint32_t word, int i) {
+        static_assert(kFrom == Element::kE4m3 && kMachine.fp8);
+        uint32_t halves;  // every e4m3 is an fp16
+        if (i < 2)
+            asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, l;}" : "=r"(halves) : "r"(word));
+        else
+            asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, h;}" : "=r"(halves) : "r"(word));
+        return unpack2<Element::kF16>(halves, i % 2);
     }
     template <Element kTo>
     CLARY_DEVICE static uint32_t pack2(float a, float b) {
@@ -263,6 +289,7 @@ struct Nvidia {
     template <class A, class B>
     static constexpr bool is_same = Same<A, B>::value;
 
+    CLARY_DEVICE static uint32_t e4m3_bits(float x) { return numerics::E4m3::from_float(x).bits; }
     CLARY_DEVICE static uint32_t address(SharedAddress at) {
         return static_cast<uint32_t>(__cvta_generic_to_shared(clary_shared_memory)) + at.byte;
     }
@@ -311,4 +338,5 @@ struct Nvidia {
 }  // namespace clary::gpu
 
 #undef CLARY_MMA_M16N8K32
+#undef CLARY_MMA_M16N8K32_F16
 #undef CLARY_MMA_M8N8K16

@@ -10,7 +10,7 @@ namespace clary::gpu {
 // NVIDIA multiplies 256 bits of depth at a time (sm75: 128), MetaX 16 elements (xcore1500: 32 of 8 bits).
 CLARY_HD constexpr int product_depth(const Machine& m, Element e) {
     if (m.vendor == Vendor::kNvidia) return (m.async_copies ? 256 : 128) / element_bits(e);
-    return m.shared_bytes > 64 * 1024 && element_bits(e) == 8 ? 32 : 16;
+    return m.chip == Chip::kXcore1500 && element_bits(e) == 8 ? 32 : 16;
 }
 // sm75's integer atoms have 8 queries, all others 16.
 CLARY_HD constexpr int product_queries(const Machine& m, Element e) {
@@ -20,7 +20,6 @@ CLARY_HD constexpr int product_queries(const Machine& m, Element e) {
 // Whether the machine has an instruction for the product.
 CLARY_HD constexpr bool has_product(const Machine& m, Element query, Element other, Element result) {
     const bool nvidia = m.vendor == Vendor::kNvidia;
-    const bool fp8 = m.chip == Chip::kSm89 || m.chip == Chip::kXcore1500;
     if (query == Element::kU8) return nvidia && other == Element::kS8 && result == Element::kS32;
     if (query != other) return false;
     switch (query) {
@@ -29,11 +28,11 @@ CLARY_HD constexpr bool has_product(const Machine& m, Element query, Element oth
         case Element::kS4:
             return result == Element::kS32 && nvidia && m.async_copies;
         case Element::kF16:
-            return result == Element::kF32 || (result == Element::kF16 && nvidia && m.async_copies);
+            return result == Element::kF32 || (result == Element::kF16 && nvidia);
         case Element::kBf16:
             return result == Element::kF32 && m.async_copies;
         case Element::kE4m3:
-            return fp8 && (result == Element::kF32 || (result == Element::kF16 && nvidia));
+            return m.fp8 && (result == Element::kF32 || (result == Element::kF16 && nvidia));
         default:
             return false;
     }

@@ -8,7 +8,6 @@
 //   geometry      kChip                      its Machine (machines.h)
 //                 kLanes                     lanes of a wave (NVIDIA: warp): 32, MetaX 64
 //                 kSharedBytes               shared memory that a block may use
-//                 kPacksE4m3                 whether pack4 knows FP8
 //                 lane() wave() waves()      of the calling thread; waves() in its block
 //                 block(axis)                index of the block, axis 0..2
 //                 slot()                     of the calling wave's block among those that its multiprocessor runs now; a hint
@@ -29,11 +28,13 @@
 //   collectives   shuffle_xor(x, mask)       x of lane ^ mask; 32-bit types
 //                 any(predicate)             over the wave
 //   fragments     row_max(x) row_sum(x)      over the lanes that hold parts of the same query of an atom's result
-//   products      Product<kChip, ...>        (products.h) the atom of given elements: mma<Atom>(query, other, result)
+//   products      Product<kChip, ...>        (products.h) the atom of given elements: mma<Atom>(query, other, result);
+//                                            results of fp16 lie two to a register, as unpack2 takes them
 //                 load_query<Atom>(tile, row, depth), load_other<Atom, n>(...): operand fragments from shared tiles, of
 //                 n atoms with consecutive others; load_other_transposed: from a 16-bit tile with depth down its rows
 //                 dot4(a, b, c)              c + the sum of products of 4 unsigned bytes
 //   conversion    pack4<kU8 | kS8 | kE4m3>(a, b, c, d)   4 floats in a register: to the nearest (ties to even), saturating
+//                 unpack4<kE4m3>(word, i)    element i back
 //                 pack2<kF16 | kBf16>(a, b)  2 floats in a register; unpack2<...>(word, i) back
 //                 low_bytes(a, b, c, d)      the low byte of each in a register
 //   global        raise(at, x)               *at = max(*at, x) for x >= 0, in one step among all blocks

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Quantize, append, attend and merge on a GPU: which kernels a problem needs, their parameters, their launches; the same
+// for every vendor. A Backend B is a struct of
+//
+//   Arch                          has name, shared_bytes (that a block may use), machine (gpu::Machine)
+//   kArrangement                  of packed buffers
+//   AttentionEntry                has pv, config, kernel; QuantizeEntry config and kernels, a Stage {kernel, shared_bytes}
+//   attention(arch), quantize(arch)   lists of pointers to those entries that were compiled for it
+//   shared_bytes(arch, entry)     of a block of an attention kernel
+//   merge(arch), combine(arch)    Stages
+//   launch(kernel, device, blocks, shared_bytes, params, stream)
+//   Guard(device), status()       makes the device the thread's current one, and puts the old one back
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "core/kernel_table.h"
+#include "core/merge.h"
+#include "gpu/attention/configs.h"
+#include "gpu/combine/combine_kernel.h"
+#include "gpu/combine/merge_kernel.h"
+#include "gpu/quantize/configs.h"
+
+namespace clary::gpu {
+
+template <class B>
+class Phases {
+    using Arch = typename B::Arch;
+    using AttentionEntry = typename B::AttentionEntry;
+    using QuantizeEntry = typename B::QuantizeEntry;
+    using Stage = typename B::Stage;
+    using Guard = typename B::Guard;
+
+  public:
+    // "" where the kernels for `arch` take the problem, else the argument, its value and what is allowed.
+    static std::string refusal(const Arch& arch, const AttentionDesc& desc) {
+        const Recipe& r = desc.recipe;
+        for (const auto& [name, dim] : {std::pair{"q: head_dim", desc.head_dim}, {"v: head_dim", desc.head_dim_v}})
+            if (dim > 256) return fmt::format("{} {}; allowed: 1..256", name, dim);
+        if (desc.kv_len > kMaxKeys) return fmt::format("k: {} keys; allowed: up to {}", desc.kv_len, kMaxKeys);
+        if (desc.q_len > kMaxKeys / desc.q_heads_per_kv())
+            return fmt::format("q: {} queries of {} heads for each kv head; allowed: up to {} together", desc.q_len,
+                               desc.q_heads_per_kv(), kMaxKeys);
+        if (r.smooth_q_block) return "recipe: smooth_q_block; allowed: smooth_q";
+        if (r.accumulator != Accumulator::kFp32)
+            return fmt::format("recipe: accum={}; allowed: fp32", accumulator_name(r.accumulator));
+        if (r.quantized() && r.granularity == numerics::Granularity::kPerTensor)
+            return "recipe: granularity=per_tensor; allowed: fine, per_token, per_thread, per_warp, per_block";
+        const numerics::TileFamily& family = tile_family(r.family);
+        if (r.quantized() && family.block_k > r.tile && r.granularity != numerics::Granularity::kPerToken)
+            return fmt::format("recipe: scale groups of {} keys with tile={}; allowed: tile={}", family.block_k, r.tile,
+                               family.block_k);
+        const AttentionEntry* const attention = find_attention(arch, desc);
+        if (attention == nullptr || find_quantize(arch, desc) == nullptr || !quantizes(r))
+            return fmt::format("q, v: head_dim {} and {}; allowed for {} in this build, after padding: {}",
+                               desc.head_dim, desc.head_dim_v, recipe_name(r), dims_text(arch));
+        if (fits(arch, *attention)) return "";
+        if (B::shared_bytes(arch, *attention) == 0)
+            return fmt::format("recipe: {} needs products that {} does not have", recipe_name(r), arch.name);
+        AttentionDesc smaller = desc;
+        smaller.recipe.tile = 64;
+        const AttentionEntry* const other = find_attention(arch, smaller);
+        const bool helps = r.quantized() && r.tile > 64 && other != nullptr && fits(arch, *other);
+        return fmt::format(
+            "recipe: {} with tile={} and head_dim {}/{} needs {} KiB of shared memory; allowed on {}: {}",
+            recipe_name(r), r.tile, desc.head_dim, desc.head_dim_v, (B::shared_bytes(arch, *attention) + 1023) / 1024,
+            arch.name, helps ? "tile=64" : "smaller head dims");
+    }
+
+    // Of a problem without refusal. Buffers, workspace and tensors lie on the desc's device; everything runs on
+    // call.stream. Meanings: KernelRow.
+    static Status quantize(const Arch& arch, const Call& call, int64_t kv_capacity, void* packed_q, void* packed_kv,
+                           const void* ready) {
+        const AttentionDesc& desc = call.desc;
+        const Guard guard(desc.device_index);
+        CLARY_RETURN_IF_ERROR(guard.status());
+        const QuantizeEntry& kernels = *find_quantize(arch, desc);
+        QuantizeParams params = quantize_params(desc, kv_capacity, packed_q, packed_kv, ready, B::kArrangement);
+        if (!desc.recipe.quantized()) return run(kernels.exact, call, pack_blocks(params), params);
+        if (packed_kv != nullptr) {
+            CLARY_RETURN_IF_ERROR(run(kernels.statistics, call, statistics_blocks(params), params));
+            if (desc.recipe.v_scale == VScale::kChannel)
+                CLARY_RETURN_IF_ERROR(run(kernels.channel_scale, call, channel_blocks(params), params));
+        }
+        const bool is_whole =
+            whole(params) && arch.machine.async_copies && kernels.pack_whole.shared_bytes <= arch.shared_bytes;
+        if (is_whole) params.run = long_run(params);
+        return run(is_whole ? kernels.pack_whole : kernels.pack, call, pack_blocks(params), params);
+    }
+
+    static Status append(const Arch& arch, const Call& call, int64_t kv_capacity, void* packed_kv) {
+        const AttentionDesc& desc = call.desc;
+        const Guard guard(desc.device_index);
+        CLARY_RETURN_IF_ERROR(guard.status());
+        const QuantizeEntry& kernels = *find_quantize(arch, desc);
+        const QuantizeParams params = append_params(desc, kv_capacity, packed_kv, B::kArrangement);
+        const Stage& pack = desc.recipe.quantized() ? kernels.append : kernels.exact;
+        CLARY_RETURN_IF_ERROR(run(pack, call, pack_blocks(params), params));
+        return run(kernels.advance, call, desc.batch, params);
+    }
+
+    static Status attend(const Arch& arch, const Call& call, int64_t kv_capacity, const void* packed_q,
+                         const void* packed_kv) {
+        const AttentionDesc& desc = call.desc;
+        const Guard guard(desc.device_index);
+        CLARY_RETURN_IF_ERROR(guard.status());
+        const AttentionEntry& entry = *find_attention(arch, desc);
+        AttentionParams params = attention_params(desc, kv_capacity, packed_q, packed_kv, B::kArrangement);
+        const int pieces = pieces_of(desc);
+        if (pieces > 1) split_into(&params, pieces, call.workspace);
+        CLARY_RETURN_IF_ERROR(B::launch(entry.kernel, desc.device_index, attention_blocks(params, entry.config.tile_q),
+                                        B::shared_bytes(arch, entry), &params, call.stream));
+        return pieces == 1 ? Status::ok() : run(B::combine(arch), call, combine_blocks(params), params);
+    }
+    // Bytes that attend() needs; the others need none.
+    static int64_t workspace(const AttentionDesc& desc) { return split_bytes(desc, pieces_of(desc)); }
+
+    // Dense views on GPU `device`.
+    static Status merge(const Arch& arch, const MergeViews& views, int32_t device, void* stream) {
+        const Guard guard(device);
+        CLARY_RETURN_IF_ERROR(guard.status());
+        const Stage& stage = B::merge(arch);
+        return B::launch(stage.kernel, device, merge_blocks(views, arch.machine.lanes), stage.shared_bytes, &views,
+                         stream);
+    }
+
+  private:
+    static constexpr int64_t kMaxKeys = 0x7fff0000;  // kernels count keys and rows in int
+
+    template <class Params>
+    static Status run(const Stage& stage, const Call& call, int64_t blocks, const Params& params) {
+        return B::launch(stage.kernel, call.desc.device_index, blocks, stage.shared_bytes, &params, call.stream);
+    }
+    // The least general kernel that serves. Null: none.
+    static const AttentionEntry* find_attention(const Arch& arch, const AttentionDesc& desc) {
+        const AttentionEntry* found = nullptr;
+        if (desc.recipe.qk == Format::kInt4) return found;
+        for (const AttentionEntry* entry : B::attention(arch))
+            if (entry->pv == desc.recipe.pv && serves(entry->config, desc) &&
+                (found == nullptr || generality(entry->config) < generality(found->config)))
+                found = entry;
+        return found;
+    }
+    static const QuantizeEntry* find_quantize(const Arch& arch, const AttentionDesc& desc) {
+        const int index = find_quantize_config(desc);
+        if (index < 0) return nullptr;
+        const QuantizeConfig& wanted = kQuantizeConfigs[index];
+        for (const QuantizeEntry* entry : B::quantize(arch))
+            if (entry->config.dim == wanted.dim && entry->config.dim_v == wanted.dim_v) return entry;
+        return nullptr;
+    }
+    static bool fits(const Arch& arch, const AttentionEntry& entry) {
+        const uint32_t bytes = B::shared_bytes(arch, entry);
+        return bytes > 0 && bytes <= arch.shared_bytes;
+    }
+    static std::string dims_text(const Arch& arch) {
+        std::string text;
+        for (const AttentionEntry* entry : B::attention(arch)) {
+            const std::string pair = fmt::format("{}/{}", entry->config.head_dim, entry->config.head_dim_v);
+            if (text.find(pair) == std::string::npos) text += (text.empty() ? "" : ", ") + pair;
+        }
+        return text;
+    }
+};
+
+}  // namespace clary::gpu

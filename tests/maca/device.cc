@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// The MXMACA backend as the device under test: host memory is copied to the GPU for each call, canaries and all.
+#include <mc_runtime.h>
+
+#include "cpu/run.h"
+
+namespace clary::cases {
+namespace {
+
+class Gpu : public Device {
+  public:
+    const char* backend() const override { return "maca"; }
+    const Arrangement& arrangement() const override { return kMetaxArrangement; }
+    clary_device type() const override { return CLARY_MACA; }
+    void* upload(const void* host, size_t bytes) override {
+        void* data = nullptr;
+        EXPECT_EQ(mcMalloc(&data, bytes), mcSuccess) << bytes << " bytes";
+        EXPECT_EQ(mcMemcpy(data, host, bytes, mcMemcpyHostToDevice), mcSuccess);
+        return data;
+    }
+    void download(void* device, void* host, size_t bytes) override {
+        EXPECT_EQ(mcMemcpy(host, device, bytes, mcMemcpyDeviceToHost), mcSuccess) << mcGetErrorString(mcGetLastError());
+        EXPECT_EQ(mcFree(device), mcSuccess);
+    }
+    const std::vector<const char*>& recipes() const override {
+        static const std::vector<const char*> all = quantized_recipes({"int8_fp16+tile=64", "fp16_fp16", "bf16_bf16"});
+        return all;
+    }
+};
+
+}  // namespace
+
+Device& device_under_test() {
+    static Gpu gpu;
+    return gpu;
+}
+
+}  // namespace clary::cases

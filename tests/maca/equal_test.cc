@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// The same kernel by way of MetaX's builtins and by way of the simulator's own seam: the same bits. And beside sm80: the
+// same bits where integers decide, within the oracle's tolerance elsewhere.
+#include <gtest/gtest.h>
+
+#include "cases/problem.h"
+#include "cases/tolerances.h"
+#include "gpu/attention/attention_kernel.h"
+#include "gpu/combine/combine_kernel.h"
+#include "gpu/host/variants.h"
+#include "gpu/launch.h"
+#include "gpu/quantize.h"
+#include "maca/target.h"
+
+namespace clary::cases {
+namespace {
+
+using gpu::Element;
+
+template <class T, gpu::AttentionConfig kConfig>
+Output attend(Problem* problem, const AttentionDesc& desc, Packed* packed, sim::Counters* counters = nullptr) {
+    problem->poison_outputs();
+    for (const sim::Copies copies : {sim::Copies::kEarly, sim::Copies::kLate}) {
+        sim::Options options;
+        options.copies = copies;
+        const gpu::AttentionParams params =
+            gpu::attention_params(desc, 0, packed->q.data(), packed->kv.data(), packed->arrangement);
+        const sim::Report report =
+            launch_attention<T, gpu::AttentionKernel<T, kConfig>, gpu::CombineKernel<T>>(params, options);
+        EXPECT_TRUE(report.ok()) << report.describe();
+        EXPECT_EQ(report.counters.bank_conflicts, 0);
+        if (counters != nullptr) *counters = report.counters;
+    }
+    return problem->output();
+}
+
+template <gpu::Machine kMachine, Element kQk, Element kV, int kDim, int kVariant>
+void expect_equal(const char* recipe) {
+    SCOPED_TRACE(std::string(recipe) + " on " + gpu::machine_name(kMachine));
+    static constexpr gpu::AttentionConfig kConfig = gpu::variant_config(kQk, kV, kDim, kDim, kVariant);
+    using Metax = maca::Target<kMachine>;
+    Problem problem({.name = "equal",
+                     .q_heads = 2,
+                     .kv_heads = 1,
+                     .q_len = 37,
+                     .kv_len = 150,
+                     .dim = kDim,
+                     .causal = Causal::kBottomRight});
+    AttentionDesc desc = desc_of(problem.params, recipe);
+    if (!desc.recipe.quantized()) desc.recipe.tile = 64;
+    ASSERT_TRUE(gpu::serves(kConfig, desc));
+
+    Packed by_builtins(desc, 0, kMachine), by_sim(desc, 0, kMachine);
+    quantize<Metax>(by_builtins.params(desc));
+    quantize<sim::Sim<kMachine>>(by_sim.params(desc));
+    const auto bytes = [](const Guarded& buffer) {
+        const auto* const begin = static_cast<const unsigned char*>(buffer.data());
+        return std::vector<unsigned char>(begin, begin + buffer.size());
+    };
+    EXPECT_EQ(bytes(by_builtins.q), bytes(by_sim.q));
+    EXPECT_EQ(bytes(by_builtins.kv), bytes(by_sim.kv));
+
+    const Output builtins = attend<Metax, kConfig>(&problem, desc, &by_builtins);
+    const Output own = attend<sim::Sim<kMachine>, kConfig>(&problem, desc, &by_sim);
+    EXPECT_EQ(builtins.out, own.out);
+    EXPECT_EQ(builtins.lse, own.lse);
+
+    Packed for_sm80(desc, 0, gpu::kSm80);
+    quantize<sim::Sim<gpu::kSm80>>(for_sm80.params(desc));
+    const Output nvidia = attend<sim::Sim<gpu::kSm80>, kConfig>(&problem, desc, &for_sm80);
+    EXPECT_LE(relative_l1(builtins.out, nvidia.out), 2 * attend_l1(desc.recipe, problem.spec()));
+    if (kV == Element::kS8 && kQk == Element::kS8) {
+        EXPECT_LE(relative_l1(builtins.out, nvidia.out), 1e-6) << "S and T are the same integers";
+    }
+}
+
+TEST(Equal, Xcore1000) {
+    expect_equal<gpu::kXcore1000, Element::kS8, Element::kS8, 64, 4>("int8_int8");
+    expect_equal<gpu::kXcore1000, Element::kS8, Element::kF16, 96, 1>("int8_fp16:fast+tile=64");
+    expect_equal<gpu::kXcore1000, Element::kF16, Element::kF16, 32, 0>("fp16_fp16");
+    expect_equal<gpu::kXcore1000, Element::kBf16, Element::kBf16, 64, 0>("bf16_bf16");
+}
+TEST(Equal, Xcore1500) {
+    expect_equal<gpu::kXcore1500, Element::kS8, Element::kF16, 64, 1>("int8_fp16:fast+tile=64");
+    expect_equal<gpu::kXcore1500, Element::kBf16, Element::kBf16, 96, 0>("bf16_bf16");
+}
+
+}  // namespace
+}  // namespace clary::cases
