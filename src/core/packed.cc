@@ -69,6 +69,11 @@ int64_t code_columns(const AttentionDesc& desc, const Arrangement& arrangement) 
     return arrangement.padded_dims(desc.head_dim, desc.head_dim_v).qk + (digits ? numerics::kDigitColumns : 0);
 }
 
+// What a whole head has in common is found before it is packed, and kept.
+bool whole_heads(const AttentionDesc& desc, const Arrangement& arrangement) {
+    return arrangement.digit_columns && desc.recipe.granularity == numerics::Granularity::kPerTensor;
+}
+
 // FNV-1a byte by byte, field by field (a struct's padding has no value).
 class Hash {
   public:
@@ -170,6 +175,7 @@ PackedLayout packed_q_layout(const AttentionDesc& desc, const Arrangement& arran
         layout.add("q_scale", DType::kF32, {items, desc.q_heads, rows});
         if (desc.recipe.key_bias()) layout.add("q_repeat", DType::kU8, {items, desc.q_heads, rows});
         if (desc.recipe.smooth_k) layout.add("q_shift", DType::kF32, {items, desc.q_heads, rows});
+        if (whole_heads(desc, arrangement)) layout.add("q_amax", DType::kF32, {desc.batch, desc.q_heads});
     }
     return layout.take();
 }
@@ -193,6 +199,7 @@ PackedLayout packed_kv_layout(const AttentionDesc& desc, int64_t kv_capacity, co
         layout.add("c_k", DType::kF32, {desc.batch, heads, dim});
         layout.add("c_q", DType::kF32, {desc.batch, heads, dim});
         layout.add("q_base", DType::kF32, {desc.batch, heads});
+        if (whole_heads(desc, arrangement)) layout.add("k_amax", DType::kF32, {desc.batch, heads, 2});
     }
     if (recipe.v_scale == VScale::kNone)
         layout.add("v_codes", storage(recipe.pv), {items, heads, rows, dim_v});

@@ -57,6 +57,10 @@ Status check_lengths(const AttentionDesc& desc, const PackedLayout& layout, cons
 }
 
 Status check_shared_scales(const AttentionDesc& desc) {
+    if (desc.recipe.granularity == numerics::Granularity::kPerTensor)
+        return unsupported(
+            "recipe: granularity=per_tensor spans all tokens, so none can be appended; allowed: fine, per_token, "
+            "per_thread, per_warp, per_block");
     if (desc.recipe.v_scale != VScale::kChannel) return Status::ok();
     return unsupported(
         "recipe: v_scale=channel spans all tokens, so none can be appended; allowed: token, "

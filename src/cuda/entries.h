@@ -28,7 +28,7 @@ struct QuantizeEntry {
     struct Stage {
         Kernel kernel;
         uint32_t shared_bytes;
-    } statistics, channel_scale, pack, pack_whole, exact, append, advance;
+    } statistics, channel_scale, measure, pack, pack_whole, exact, append, advance;
 };
 
 extern const Kernel merge_kernel, combine_kernel;

@@ -74,8 +74,6 @@ std::string refusal(const Arch& arch, const AttentionDesc& desc) {
         return fmt::format("recipe: {} with accum={} has no kernel in this build; allowed: {}", recipe_name(r),
                            accumulator_name(r.accumulator),
                            r.accumulator == Accumulator::kFp32 ? "another recipe" : "accum=fp32");
-    if (r.quantized() && r.granularity == numerics::Granularity::kPerTensor)
-        return "recipe: granularity=per_tensor; allowed: fine, per_token, per_thread, per_warp, per_block";
     const numerics::TileFamily& family = tile_family(r.family);
     if (r.quantized() && family.block_k > r.tile && r.granularity != numerics::Granularity::kPerToken)
         return fmt::format("recipe: scale groups of {} keys with tile={}; allowed: tile={}", family.block_k, r.tile,
@@ -114,6 +112,13 @@ Status quantize(const Arch& arch, const Call& call, int64_t kv_capacity, void* p
         CLARY_RETURN_IF_ERROR(run(kernels.statistics, gpu::statistics_blocks(params)));
         if (desc.recipe.v_scale == VScale::kChannel)
             CLARY_RETURN_IF_ERROR(run(kernels.channel_scale, gpu::channel_blocks(params)));
+    }
+    if (gpu::spans_heads(params)) {
+        gpu::QuantizeParams heads = params;
+        heads.run = gpu::kWholeHead;
+        const QuantizeEntry::Stage& measure = kernels.measure;
+        CLARY_RETURN_IF_ERROR(launch(measure.kernel, desc.device_index, gpu::pack_blocks(heads), measure.shared_bytes,
+                                     &heads, call.stream));
     }
     const gpu::Machine machine = machine_of(arch.capability);
     const bool whole = gpu::whole(params) && machine.async_copies &&

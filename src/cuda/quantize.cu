@@ -17,6 +17,7 @@ using ChannelScale = gpu::ChannelScaleKernel<Target, kConfig>;
 using Pack = gpu::PackKernel<Target, kConfig>;
 using Exact = gpu::ExactKernel<Target, kConfig>;
 using PackWhole = gpu::PackKernel<Target, kConfig, gpu::PackKind::kWhole>;
+using Measure = gpu::PackKernel<Target, kConfig, gpu::PackKind::kMeasure>;
 using Append = gpu::PackKernel<Target, kConfig, gpu::PackKind::kAppend>;
 using Advance = gpu::AdvanceKernel<Target, kConfig>;
 
@@ -38,6 +39,7 @@ using Advance = gpu::AdvanceKernel<Target, kConfig>;
 
 CLARY_KERNEL(statistics, Statistics)
 CLARY_KERNEL(channel_scale, ChannelScale)
+CLARY_KERNEL(measure, Measure)
 CLARY_KERNEL(pack, Pack)
 CLARY_KERNEL(pack_whole, PackWhole)
 CLARY_KERNEL(pack_exact, Exact)
@@ -50,6 +52,7 @@ extern const QuantizeEntry CLARY_NAME(quantize);
 const QuantizeEntry CLARY_NAME(quantize){kConfig,
                                          CLARY_STAGE(statistics, Statistics),
                                          CLARY_STAGE(channel_scale, ChannelScale),
+                                         CLARY_STAGE(measure, Measure),
                                          CLARY_STAGE(pack, Pack),
                                          CLARY_STAGE(pack_whole, PackWhole),
                                          CLARY_STAGE(pack_exact, Exact),

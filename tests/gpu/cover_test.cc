@@ -13,9 +13,10 @@
 namespace clary::cases {
 namespace {
 
-constexpr const char* kGranularities[] = {"per_block", "per_warp", "per_thread", "per_token", "fine"};
+constexpr const char* kGranularities[] = {"per_block", "per_warp", "per_thread", "per_token", "fine", "per_tensor"};
 constexpr const char* kOptions8[] = {"", "+smooth_v+no_rotate_v", "+v_scale=channel_tile+rotate_v"};
 constexpr const char* kOptions16[] = {"", "+smooth_v+rotate_v", "+no_smooth_k+no_rotate"};
+constexpr size_t kCrossed = 5;  // of these, with everything
 enum class Mask { kNone, kCausal, kWindow, kLengths, kBoolean, kAdditive, kAlibi, kCount };
 constexpr Layout kLayouts[] = {Layout::kHnd, Layout::kNhd, Layout::kGaps, Layout::kTransposed};
 constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
@@ -283,8 +284,7 @@ TEST_P(Cross, IsTheOracle) {
 std::vector<std::tuple<RecipeFormats, size_t>> crossed() {
     std::vector<std::tuple<RecipeFormats, size_t>> list;
     for (const RecipeFormats& formats : kGpuRecipes)
-        for (size_t i = 0;
-             formats.pv != Format::kFp8 && i < (formats.qk == Format::kInt8 ? std::size(kGranularities) : 1); ++i)
+        for (size_t i = 0; formats.pv != Format::kFp8 && i < (formats.qk == Format::kInt8 ? kCrossed : 1); ++i)
             list.emplace_back(formats, i);
     return list;
 }

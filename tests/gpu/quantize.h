@@ -54,6 +54,11 @@ void quantize_as(const QuantizeParams& p) {
         if (p.desc.recipe.v_scale == VScale::kChannel)
             launch<T, gpu::ChannelScaleKernel<T, kConfig>>(channel_blocks(p), p);
     }
+    if (spans_heads(p)) {
+        QuantizeParams heads = p;
+        heads.run = gpu::kWholeHead;
+        launch<T, gpu::PackKernel<T, kConfig, gpu::PackKind::kMeasure>>(pack_blocks(heads), heads);
+    }
     pack_as<T, kConfig>(p);
 }
 template <class T, QuantizeConfig kConfig>

@@ -226,6 +226,18 @@ TEST(QuantizeMachines, AsReference) {
     }
 }
 
+// Scales of whole heads, with and without what a key bias asks of them.
+TEST(QuantizeWholeHeads, AsReference) {
+    for (const char* name : {"heads_9_3", "zero_q", "varlen_empty_segments", "loud_token"}) {
+        for (const char* recipe : {"int8_int8+granularity=per_tensor", "int8_fp16:fast+granularity=per_tensor",
+                                   "int4_int8:fast+granularity=per_tensor+smooth_q+tile=64"}) {
+            run_case<sim::Sim<gpu::kSm80>>(case_named(name), recipe);
+            if (HasFatalFailure()) return;
+        }
+        run_case<sim::Sim<gpu::kXcore1000>>(case_named(name), "int8_int8+granularity=per_tensor");
+    }
+}
+
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 

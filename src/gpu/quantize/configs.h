@@ -5,6 +5,7 @@
 //
 //   quantized recipes   StatisticsKernel     statistics_blocks(p)   where K and V are wanted (statistics_kernel.h)
 //                       ChannelScaleKernel   channel_blocks(p)      there, if v_scale=channel (channel_scale_kernel.h)
+//                       PackKernel           pack_blocks(p)         kMeasure, if spans_heads(p), with p.run = kWholeHead
 //                       PackKernel           pack_blocks(p)         always (pack_kernel.h); kWhole where whole(p) and
 //                                                                   the machine has room, with p.run = long_run(p)
 //   exact recipes       ExactKernel          pack_blocks(p)         always (exact_kernel.h)
@@ -30,8 +31,9 @@ struct QuantizeConfig {
     int dim, dim_v;  // padded head dims of Q and K, of V
 };
 
-// What a PackKernel is for: any problem; those whose operands are whole(); the new keys of an append.
-enum class PackKind { kAny, kWhole, kAppend };
+// What a PackKernel is for: any problem; those whose operands are whole(); the new keys of an append; nothing is packed, but
+// what scales of a whole head need is found, by a block for each.
+enum class PackKind { kAny, kWhole, kAppend, kMeasure };
 
 inline constexpr QuantizeConfig kQuantizeConfigs[] = {{32, 32},   {64, 64},   {96, 96},  {128, 128},
                                                       {192, 192}, {256, 256}, {192, 128}};
@@ -44,18 +46,18 @@ inline int find_quantize_config(const AttentionDesc& desc) {
     return -1;
 }
 
-// Whether the kernels know the recipe: integer Q and K with scales that do not span a whole head, or 16-bit exact.
+// Whether the kernels know the recipe: integer Q and K, or 16-bit exact.
 inline bool quantizes(const Recipe& recipe) {
     const bool integer = recipe.qk == Format::kInt8 || recipe.qk == Format::kInt4;
-    if (integer)
-        return recipe.pv != Format::kFp4 && !recipe.smooth_q_block &&
-               recipe.granularity != numerics::Granularity::kPerTensor;
+    if (integer) return recipe.pv != Format::kFp4 && !recipe.smooth_q_block;
     return (recipe.qk == Format::kFp16 || recipe.qk == Format::kBf16) && recipe.pv == recipe.qk;
 }
 
 // A block packs this many rows of a head of Q, or keys of a head of K and V (one tile or two).
 inline constexpr int kSlab = 128;
-inline constexpr int kLongestRun = 8;  // of slabs that a block packs one after the other
+inline constexpr int kLongestRun = 8;       // of slabs that a block packs one after the other
+inline constexpr int kWholeHead = 1 << 30;  // of slabs that it measures
+inline bool spans_heads(const QuantizeParams& p) { return p.q_amax != nullptr || p.k_amax != nullptr; }
 
 CLARY_HD inline int64_t q_slabs(const QuantizeParams& p) {  // of a head
     return p.q_codes != nullptr ? (p.desc.q_len + kSlab - 1) / kSlab : 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scale groups within a slab of 128 rows (see numerics/scale_groups.h; a slab holds whole groups of every granularity but
-// per_tensor), and limits of codes.
+// per_tensor, whose are measured before), and limits of codes.
 #pragma once
 
 #include "core/recipe.h"

@@ -35,6 +35,7 @@ namespace clary::gpu {
 template <class T, QuantizeConfig kConfig, PackKind kKind = PackKind::kAny>
 class PackKernel {
     static constexpr bool kWhole = kKind == PackKind::kWhole, kAppend = kKind == PackKind::kAppend;
+    static constexpr bool kMeasure = kKind == PackKind::kMeasure;
     using Row = Rows<T, kConfig.dim, kLong>;
     using VRow = Rows<T, kConfig.dim_v>;
     using Channels = ChannelMaximum<T, kConfig.dim_v>;
@@ -73,8 +74,8 @@ class PackKernel {
 
     CLARY_DEVICE static void run(const QuantizeParams& p) {
         if constexpr (kFits) {
-            write_heads<T>(p, kThreads);
-            const Slab slab = slab_of(p, T::block(0), kWhole ? p.run : 1);
+            if constexpr (!kMeasure) write_heads<T>(p, kThreads);
+            const Slab slab = slab_of(p, T::block(0), kWhole || kMeasure ? p.run : 1);
             if (!T::any(slab.exists)) {  // the same for all: a vote lets the compiler know
                 T::wait_for_previous();
                 return;
@@ -85,7 +86,9 @@ class PackKernel {
                 fetch<VRow>(slab, p.desc.v);
             const bool at_once = slab.is_q || kAppend || needs_statistics_of_v(p);
             if (at_once) wait_for_statistics(p, slab);
-            if constexpr (kAppend) {
+            if constexpr (kMeasure) {
+                measure(p, slab, at_once);
+            } else if constexpr (kAppend) {
                 pack_v(p, slab, 0, false, slab);
                 pack_k(p, slab, 0, false);
                 keep_new<VRow>(p, slab, p.desc.v, head_dim_v(p), p.tail_v);
@@ -190,7 +193,7 @@ class PackKernel {
     // pack(slab, number, whether another comes) of every slab of a block's run.
     template <class Pack>
     CLARY_DEVICE static void over_run(const QuantizeParams& p, Slab slab, const Pack& pack) {
-        if constexpr (!kWhole) {
+        if constexpr (!kWhole && !kMeasure) {
             pack(slab, 0, false);
         } else {
             bool more = true;
@@ -201,6 +204,46 @@ class PackKernel {
                 pack(slab, n, more);
                 slab = next;
             }
+        }
+    }
+
+    // -- scales of a whole head --
+    struct Extremes {
+        float amax = 0, bias = 0;  // over the rows of a thread
+    };
+    CLARY_DEVICE static void measure(const QuantizeParams& p, const Slab& slab, bool has_statistics) {
+        if (!has_statistics) wait_for_statistics(p, slab);
+        Extremes top;
+        over_run(p, slab, [&](const Slab& s, int, bool) {
+            if (s.is_q) {
+                pack_q(p, s, 0, false, &top);
+            } else {
+                pack_v(p, s, 0, false, s);
+                pack_k(p, s, 0, false, &top);
+            }
+            T::block_sync();  // what the slab's rows told each other has been read
+        });
+        CLARY_UNROLL
+        for (int mask = 1; mask < T::kLanes; mask *= 2) {
+            top.amax = larger_of(T::shuffle_xor(top.amax, mask), top.amax);
+            top.bias = larger_of(T::shuffle_xor(top.bias, mask), top.bias);
+        }
+        if (T::lane() == 0) {
+            put(kAmaxAt, T::wave(), top.amax);
+            put(kBiasAt, T::wave(), top.bias);
+        }
+        T::block_sync();
+        if (Row::thread() != 0) return;
+        for (int wave = 1; wave < kThreads / T::kLanes; ++wave) {
+            top.amax = larger_of(at(kAmaxAt, wave), top.amax);
+            top.bias = larger_of(at(kBiasAt, wave), top.bias);
+        }
+        if (slab.is_q) {
+            p.q_amax[slab.b * p.desc.q_heads + slab.h] = top.amax;
+        } else {
+            float* const to = p.k_amax + (slab.b * p.desc.kv_heads + slab.h) * 2;
+            to[0] = top.amax;
+            to[1] = top.bias;
         }
     }
 
@@ -259,7 +302,8 @@ class PackKernel {
     };
 
     // -- Q --
-    CLARY_DEVICE static void pack_q(const QuantizeParams& p, const Slab& slab, int n, bool more) {
+    CLARY_DEVICE static void pack_q(const QuantizeParams& p, const Slab& slab, int n, bool more,
+                                    [[maybe_unused]] Extremes* top = nullptr) {
         const AttentionDesc& desc = p.desc;
         const int64_t head =
             slab.b * desc.kv_heads + static_cast<uint32_t>(slab.h) / static_cast<uint32_t>(p.q_heads_per_kv);
@@ -281,15 +325,21 @@ class PackKernel {
         CLARY_UNROLL
         for (int i = 0; i < Row::kRows; ++i)
             if ((sign == 0 && amax[i] > 0) || Row::row(i) >= slab.count) amax[i] = 0;
+        if constexpr (kMeasure) {
+            CLARY_UNROLL
+            for (int i = 0; i < Row::kRows; ++i) top->amax = larger_of(amax[i], top->amax);
+            return;
+        }
         Row::put(amax_at, amax);
         T::block_sync();
 
         const float q_base = p.q_base[head];
+        const float* const whole_head = p.q_amax != nullptr ? p.q_amax + slab.b * desc.q_heads + slab.h : nullptr;
         CLARY_UNROLL
         for (int i = 0; i < Row::kRows; ++i) {
             const int row = Row::row(i);
-            const float need =
-                over_group(p.q_group, row % kSlab, [&](int other) { return at(amax_at, other); }) / largest_code(p);
+            const float group_amax = over_group(p.q_group, row % kSlab, [&](int other) { return at(amax_at, other); });
+            const float need = (whole_head != nullptr ? *whole_head : group_amax) / largest_code(p);
             float scale = numerics::detail::larger(need, numerics::kScaleFloor);
             int repeats = 0;
             // Louder than a given q_base allows: its own scale, and the bias is added in fp32.
@@ -378,6 +428,10 @@ class PackKernel {
         } else {
             for (int row = Row::thread(); row < kSlab; row += kThreads)
                 put(bias_at(n), row, at(kAmaxAt, row) < 0 ? INFINITY : 0.0f);
+        }
+        if constexpr (kMeasure) {
+            T::block_sync();  // K will want them
+            return;
         }
         if (recipe.v_scale == VScale::kChannel)
             for (int slot = Row::thread(); slot < kConfig.dim_v; slot += kThreads)
@@ -566,7 +620,8 @@ class PackKernel {
             p.v_sum[(slab.packed_tile + t) * kConfig.dim_v + channel] = sum;
     }
 
-    CLARY_DEVICE static void pack_k(const QuantizeParams& p, const Slab& slab, int n, bool more) {
+    CLARY_DEVICE static void pack_k(const QuantizeParams& p, const Slab& slab, int n, bool more,
+                                    [[maybe_unused]] Extremes* top = nullptr) {
         const AttentionDesc& desc = p.desc;
         const Recipe& recipe = desc.recipe;
         const int64_t head = slab.b * desc.kv_heads + slab.h;
@@ -604,6 +659,18 @@ class PackKernel {
         bool good[2];
         float base[2];
         tile_bases(bias_at(n), tile, base, good);
+        const auto local_bias = [&](int key) { return at(bias_at(n), key) - of_half(base, key >= kSlab / 2); };
+        if constexpr (kMeasure) {
+            CLARY_UNROLL
+            for (int i = 0; i < Row::kRows; ++i) {
+                const int row = Row::row(i) % kSlab;
+                const float size = fabsf(local_bias(row));
+                top->amax = larger_of(amax[i], top->amax);
+                if (of_half(good, row >= kSlab / 2) && finite(size)) top->bias = larger_of(size, top->bias);
+            }
+            return;
+        }
+        const float* const whole_head = p.k_amax != nullptr ? p.k_amax + head * 2 : nullptr;
         const bool second = Row::thread() == 1;
         if (Row::thread() < slab.tiles)
             p.tile_base[slab.packed_tile + Row::thread()] =
@@ -613,17 +680,17 @@ class PackKernel {
         CLARY_UNROLL
         for (int i = 0; i < Row::kRows; ++i) {
             const int row = Row::row(i);
-            const float need =
-                over_group(p.k_group, row % kSlab, [&](int key) { return at(amax_at, key); }) / largest_code(p);
+            const float group_amax = over_group(p.k_group, row % kSlab, [&](int key) { return at(amax_at, key); });
+            const float need = (whole_head != nullptr ? whole_head[0] : group_amax) / largest_code(p);
             float scale = numerics::detail::larger(need, numerics::kScaleFloor);
             if (p.key_bias) {
-                const auto local_bias = [&](int key) { return at(bias_at(n), key) - of_half(base, key >= kSlab / 2); };
                 const float largest_local = over_group(p.k_group, row % kSlab, [&](int key) {
                     const float size = fabsf(local_bias(key));
                     return finite(size) ? size : 0.0f;
                 });
                 const float local = local_bias(row % kSlab);
-                scale = numerics::k_scale_for_bias(need, largest_local, q_base, p.a);
+                scale = numerics::k_scale_for_bias(need, whole_head != nullptr ? whole_head[1] : largest_local, q_base,
+                                                   p.a);
                 if (finite(local)) units[i] = numerics::bias_units(local, numerics::bias_unit(q_base, scale, p.a));
             }
             factor[i] = row < slab.count ? 1.0f / scale * x.norm : 0.0f;

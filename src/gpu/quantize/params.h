@@ -30,11 +30,14 @@ struct QuantizeParams {
     float* q_scale = nullptr;     // [.., row]
     uint8_t* q_repeat = nullptr;  // [.., row]; null: no key bias
     float* q_shift = nullptr;     // [.., row]; null: no smooth_k
+    float* q_amax = nullptr;      // [sequence, head]: largest magnitude; null: scales do not span a head
 
     // The vectors of K and V. Written where K and V are wanted, else those of the K and V that Q belongs to.
     float* c_k = nullptr;     // [sequence, kv head, dim]
     float* c_q = nullptr;     // [sequence, kv head, dim]
     float* q_base = nullptr;  // [sequence, kv head]
+    float* k_amax =
+        nullptr;  // [sequence, kv head, 2]: largest magnitude, largest bias less its tile's base; null: likewise
 
     // Packed K and V; k_codes null: not wanted.
     int64_t* lengths = nullptr;   // [sequence]
@@ -74,6 +77,7 @@ inline QuantizeParams quantize_params(const AttentionDesc& desc, int64_t kv_capa
         p.q_scale = section<float>(q_layout, packed_q, "q_scale");
         p.q_repeat = section<uint8_t>(q_layout, packed_q, "q_repeat");
         p.q_shift = section<float>(q_layout, packed_q, "q_shift");
+        p.q_amax = section<float>(q_layout, packed_q, "q_amax");
     }
     void* const vectors = packed_kv != nullptr ? packed_kv : const_cast<void*>(ready);
     if (vectors != nullptr) {
@@ -84,6 +88,7 @@ inline QuantizeParams quantize_params(const AttentionDesc& desc, int64_t kv_capa
     if (packed_kv == nullptr) return p;
     p.headers.kv = section<PackedHeader>(kv_layout, packed_kv, "header");
     p.lengths = section<int64_t>(kv_layout, packed_kv, "lengths");
+    p.k_amax = section<float>(kv_layout, packed_kv, "k_amax");
     p.k_codes = section<void>(kv_layout, packed_kv, "k_codes");
     p.k_scale = section<float>(kv_layout, packed_kv, "k_scale");
     p.tile_base = section<float>(kv_layout, packed_kv, "tile_base");

@@ -202,8 +202,8 @@ inline int atomicMax(int* at, int x) {
 #undef CLARY_ONLY_XCORE1500
 #undef CLARY_SITE
 
-// -- the runtime: two cards, a C500 (device 0) and a C600 (device 1), of which MACA_VISIBLE_DEVICES may choose, whose memory is the host's. A launch has ended when the
-// call returns; copies land late and early in turn --
+// -- the runtime: two cards, a C500 (device 0) and a C600 (device 1), of which MACA_VISIBLE_DEVICES may choose. Their memory
+// is the host's. A launch has ended when the call returns; copies land late and early in turn --
 enum mcError_t { mcSuccess = 0, mcErrorInvalidValue = 1, mcErrorInvalidDevice = 101, mcErrorLaunchFailure = 719 };
 enum mcMemcpyKind { mcMemcpyHostToDevice = 1, mcMemcpyDeviceToHost = 2 };
 enum mcFuncAttribute { mcFuncAttributeMaxDynamicSharedMemorySize = 8 };
