@@ -10,6 +10,12 @@ namespace {
 
 constexpr int kLanes = 64, kSide = 16;  // of a product: 16 x 16 results
 
+// Of (row, column) where rows have `columns`.
+size_t at(int row, int columns, int column) {
+    const int index = row * columns + column;
+    return static_cast<size_t>(index);
+}
+
 struct Operands {
     const uint32_t *x, *y;
     void* d;
@@ -20,7 +26,7 @@ std::array<uint32_t, 2 * kLanes> matrix_of(Met<Operands> met, const uint32_t* Op
     std::array<uint32_t, 2 * kLanes> words{};
     for (int lane = 0; lane < kLanes; ++lane)
         for (int i = 0; i < registers; ++i)
-            words[static_cast<size_t>((lane % kSide * 4 + lane / kSide) * registers + i)] = (met[lane].*side)[i];
+            words[at(lane % kSide * 4 + lane / kSide, registers, i)] = (met[lane].*side)[i];
     return words;
 }
 
@@ -33,17 +39,16 @@ void multiply_all(const char* what, gpu::Element type, int registers, Operands m
         const auto for_results = [&](auto visit) {
             for (int lane = 0; lane < kLanes; ++lane)
                 for (int i = 0; i < 4; ++i)
-                    visit(static_cast<R*>(met[lane].d) + i,
-                          &dense[static_cast<size_t>((lane / kSide * 4 + i) * kSide + lane % kSide)]);
+                    visit(static_cast<R*>(met[lane].d) + i, &dense[at(lane / kSide * 4 + i, kSide, lane % kSide)]);
         };
-        for_results([](const R* c, R* at) { *at = *c; });
+        for_results([](const R* c, R* to) { *to = *c; });
         const auto* const rows = reinterpret_cast<const uint8_t*>(x.data());
         const auto* const columns = reinterpret_cast<const uint8_t*>(y.data());
         if constexpr (std::is_same_v<R, int32_t>)
             multiply_integers(type, type, rows, columns, kSide, kSide, depth, dense.data());
         else
             multiply_floats(type, rows, columns, kSide, kSide, depth, dense.data());
-        for_results([](R* d, const R* at) { *d = *at; });
+        for_results([](R* d, const R* from) { *d = *from; });
         ++met.wave.block->counters.products;
         met.wave.block->counters.multiply_adds += kSide * kSide * depth;
     });

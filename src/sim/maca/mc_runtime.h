@@ -16,6 +16,9 @@
 
 #include "sim/sim.h"
 
+// The names are MetaX's.
+// NOLINTBEGIN(bugprone-reserved-identifier)
+
 // -- language --
 #define __device__
 #define __global__
@@ -232,3 +235,5 @@ namespace clary::sim::maca {
 Counters launched();
 
 }  // namespace clary::sim::maca
+
+// NOLINTEND(bugprone-reserved-identifier)
