@@ -334,12 +334,12 @@ class PackKernel {
         T::block_sync();
 
         const float q_base = p.q_base[head];
-        const float* const whole_head = p.q_amax != nullptr ? p.q_amax + slab.b * desc.q_heads + slab.h : nullptr;
         CLARY_UNROLL
         for (int i = 0; i < Row::kRows; ++i) {
             const int row = Row::row(i);
             const float group_amax = over_group(p.q_group, row % kSlab, [&](int other) { return at(amax_at, other); });
-            const float need = (whole_head != nullptr ? *whole_head : group_amax) / largest_code(p);
+            const float need =
+                (p.q_amax != nullptr ? p.q_amax[slab.b * desc.q_heads + slab.h] : group_amax) / largest_code(p);
             float scale = numerics::detail::larger(need, numerics::kScaleFloor);
             int repeats = 0;
             // Louder than a given q_base allows: its own scale, and the bias is added in fp32.
@@ -670,7 +670,6 @@ class PackKernel {
             }
             return;
         }
-        const float* const whole_head = p.k_amax != nullptr ? p.k_amax + head * 2 : nullptr;
         const bool second = Row::thread() == 1;
         if (Row::thread() < slab.tiles)
             p.tile_base[slab.packed_tile + Row::thread()] =
@@ -681,7 +680,7 @@ class PackKernel {
         for (int i = 0; i < Row::kRows; ++i) {
             const int row = Row::row(i);
             const float group_amax = over_group(p.k_group, row % kSlab, [&](int key) { return at(amax_at, key); });
-            const float need = (whole_head != nullptr ? whole_head[0] : group_amax) / largest_code(p);
+            const float need = (p.k_amax != nullptr ? p.k_amax[head * 2] : group_amax) / largest_code(p);
             float scale = numerics::detail::larger(need, numerics::kScaleFloor);
             if (p.key_bias) {
                 const float largest_local = over_group(p.k_group, row % kSlab, [&](int key) {
@@ -689,8 +688,8 @@ class PackKernel {
                     return finite(size) ? size : 0.0f;
                 });
                 const float local = local_bias(row % kSlab);
-                scale = numerics::k_scale_for_bias(need, whole_head != nullptr ? whole_head[1] : largest_local, q_base,
-                                                   p.a);
+                scale = numerics::k_scale_for_bias(need, p.k_amax != nullptr ? p.k_amax[head * 2 + 1] : largest_local,
+                                                   q_base, p.a);
                 if (finite(local)) units[i] = numerics::bias_units(local, numerics::bias_unit(q_base, scale, p.a));
             }
             factor[i] = row < slab.count ? 1.0f / scale * x.norm : 0.0f;
