@@ -254,16 +254,16 @@ def plan_for(family: Any, options: Options, arrays: dict[str, Any], fresh: tuple
     return plan
 
 
-_REQUIRED = ("q", "k", "v", "out_a", "lse_a", "out_b", "lse_b")
+_REQUIRED = frozenset(("q", "k", "v", "out_a", "lse_a", "out_b", "lse_b"))
 
 
 def gather(arrays: dict[str, Any]) -> Any:
     """The family of the first array, which the others must be of too. Drops those that are None, and puts plain arrays
     in the place of those that are not."""
     family, kind, first = None, None, None
-    for name in [name for name, a in arrays.items() if a is None]:
-        if name not in _REQUIRED:
-            del arrays[name]
+    present = {name: a for name, a in arrays.items() if a is not None or name in _REQUIRED}
+    arrays.clear()
+    arrays.update(present)
     for name, array in arrays.items():
         if type(array) is kind:
             continue
