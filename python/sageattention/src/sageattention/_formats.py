@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which recipe a function runs: the format that its name says where the device has a kernel for it, else Clary's
-default recipe, which is more accurate, with one line in the log ("sageattention", level WARNING)."""
+"""Which recipe a function runs: the format that its name says where the device has a kernel for it, but for FP8; else
+Clary's default recipe, which is more accurate, with one line in the log ("sageattention", level WARNING)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ log = logging.getLogger("sageattention")
 #: What "auto" stands for up to MAX_QUANTIZED_HEAD_DIM; above it "auto" takes the exact kernel of the device, if any.
 DEFAULT = "int8_int8"
 MAX_QUANTIZED_HEAD_DIM = 256
+#: Formats that are never more accurate than the default nor faster.
+NEVER_BETTER = ("int8_fp8",)
 
 
 def _constant_in_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,11 +55,11 @@ def choose(function: str, format_name: str, device_type: str, head_dim: int, smo
     if head_dim > MAX_QUANTIZED_HEAD_DIM:
         say_once(f"{function}: head_dim is above {MAX_QUANTIZED_HEAD_DIM}: exact attention runs instead")
         return "auto" if _has("fp32_fp32", device_type) else None
-    if format_name != DEFAULT and not _has(format_name, device_type):
-        say_once(
-            f"{function}: no {format_name} kernel for {device_type} tensors: {DEFAULT}:accurate, which is more "
-            "accurate, runs instead"
-        )
+    if format_name != DEFAULT and (format_name in NEVER_BETTER or not _has(format_name, device_type)):
+        why = f"recipe='{format_name}' insists on it"
+        if not _has(format_name, device_type):
+            why = f"{device_type} tensors have no kernel for it"
+        say_once(f"{function}: {DEFAULT}:accurate, which is more accurate, runs instead of {format_name} ({why})")
         format_name = DEFAULT
     if smooth_v:
         return f"{format_name}+smooth_v"
