@@ -40,8 +40,9 @@ class Panel:
                 if ratio is None:
                     continue
                 y = self.y(ratio)
-                lines.append(f'<rect x="{left + bar * BAR:.1f}" y="{y:.1f}" width="{BAR - 1}" height="{PLOT_HEIGHT - y:.1f}" '
-                             f'fill="{COLOURS[bar % len(COLOURS)]}"><title>{escape(recipe)}, {tokens} tokens: {ratio:.2f}</title></rect>')  # fmt: skip
+                at = f'x="{left + bar * BAR:.1f}" y="{y:.1f}" width="{BAR - 1}" height="{PLOT_HEIGHT - y:.1f}"'
+                title = f"<title>{escape(recipe)}, {tokens} tokens: {ratio:.2f}</title>"
+                lines.append(f'<rect {at} fill="{COLOURS[bar % len(COLOURS)]}">{title}</rect>')
             middle = left + (self.slot - GAP) / 2
             lines.append(f'<text x="{middle:.1f}" y="{PLOT_HEIGHT + 15}" text-anchor="middle">{tokens}</text>')
         return lines
@@ -73,5 +74,6 @@ def chart(group: list, machine: str, date: str) -> str:
         lines.append(f'<text x="{26 + 150 * i}" y="34">{escape(recipe)}</text>')
     for (dim, mask), panel in panels.items():
         x, y = masks.index(mask) * column, head + 18 + dims.index(dim) * row
-        lines += [f'<g transform="translate({x},{y})">', *panel.draw(f"D {dim}, {'causal' if mask else 'full'}"), "</g>"]
+        title = f"D {dim}, {'causal' if mask else 'full'}"
+        lines += [f'<g transform="translate({x},{y})">', *panel.draw(title), "</g>"]
     return "\n".join([*lines, "</svg>", ""])

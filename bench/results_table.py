@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tables and charts of docs/performance.md from the records in bench/results/*.json, so that no figure is copied by hand.
+"""Tables and charts of docs/performance.md from the records in bench/results/*.json: no figure is copied by hand.
 
     python3 bench/results_table.py            prints the tables
     python3 bench/results_table.py --write    puts them into docs/performance.md, the charts into docs/figures

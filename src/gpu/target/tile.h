@@ -72,7 +72,8 @@ struct CopyTile {
     // row_address(r): where row r begins, null for a row of zeros.
     template <class RowAddress>
     CLARY_DEVICE static void issue(TileType tile, const RowAddress& row_address) {
-        CLARY_NO_UNROLL  // row_address may be long, and nothing waits for these copies
+        // (row_address may be long, and nothing waits for these copies.)
+        CLARY_NO_UNROLL
         for (int i = 0; i < kCopies; ++i) {
             const Chunk chunk = chunk_of(i);
             const char* const from = chunk.active ? row_address(static_cast<int>(chunk.row)) : nullptr;
