@@ -123,7 +123,6 @@ inline constexpr KernelTable kTable = [] {
     list.add(gpu::kSm89, kInt8Fp8, 32, 32, 64, Variant::kBiasMasked);
     list.add(gpu::kSm89, kInt8Fp8, 64, 64, 64, Variant::kPlain);
     list.add(gpu::kSm89, kInt8Fp8, 64, 64, 128, Variant::kBias);
-    list.add(gpu::kSm89, kInt8Fp8, 96, 96, 64, Variant::kPlain);
     list.add(gpu::kSm89, kInt8Fp8, 96, 96, 128, Variant::kMasked);
     list.add(gpu::kSm89, kInt8Fp8, 128, 128, 128, Variant::kBias);
     list.add(gpu::kSm89, kInt8Fp8, 192, 192, 64, Variant::kPlain);
