@@ -77,7 +77,7 @@ Case case_of(const gpu::AttentionNeeds& needs, const Draw& draw) {
 }
 
 std::string recipe_of(const gpu::AttentionNeeds& needs, const Draw& draw) {
-    const std::string formats = fmt::format("{}_{}", element_name(needs.qk), element_name(needs.v));
+    std::string formats = fmt::format("{}_{}", element_name(needs.qk), element_name(needs.v));
     if (needs.qk != gpu::Element::kS8) return formats;
     const bool fp8 = needs.v == gpu::Element::kE4m3, wide = needs.sums == gpu::Sums::kWide;
     // Kernels with sums of fp16 take 16-bit V of both tiles.
