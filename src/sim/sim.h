@@ -147,9 +147,9 @@ struct Sim {
         });
         return mine;
     }
-    template <Word X>
-    static X row_max(X x, CLARY_SITE) {
-        return reduce_row("row_max()", x, [](X a, X b) { return a > b || a != a ? a : b; }, {file, line});
+    static float row_max(float x, CLARY_SITE) {
+        const auto larger = [](float a, float b) { return a > b || std::isnan(a) ? a : b; };
+        return reduce_row("row_max()", x, larger, {file, line});
     }
     template <Word X>
     static X row_sum(X x, CLARY_SITE) {
