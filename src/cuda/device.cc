@@ -52,16 +52,28 @@ Status status_of(int error, const char* what) {
             fmt::format("{}: {} ({})", what, cudaGetErrorString(code), cudaGetErrorName(code))};
 }
 
-DeviceGuard::DeviceGuard(int index) {
-    int now = 0;
-    status_ = status_of(cudaGetDevice(&now), "cudaGetDevice");
-    if (!status_.is_ok() || now == index) return;
-    status_ = status_of(cudaSetDevice(index), "cudaSetDevice");
-    if (status_.is_ok()) before_ = now;
+Status Runtime::device(int* index) { return status_of(cudaGetDevice(index), "cudaGetDevice"); }
+Status Runtime::use(int index) { return status_of(cudaSetDevice(index), "cudaSetDevice"); }
+
+Status Runtime::raise_shared_limit(const gpu::Kernel& kernel, uint32_t bytes) {
+    return status_of(
+        cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+        kernel.name);
 }
 
-DeviceGuard::~DeviceGuard() {
-    if (before_ >= 0) static_cast<void>(cudaSetDevice(before_));
+Status Runtime::start(const gpu::Kernel& kernel, unsigned blocks, uint32_t shared_bytes, void** arguments, void* stream,
+                      bool overlaps) {
+    cudaLaunchAttribute overlap{};
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(blocks);
+    config.blockDim = dim3(static_cast<unsigned>(kernel.threads));
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = static_cast<cudaStream_t>(stream);
+    config.attrs = &overlap;
+    config.numAttrs = overlaps ? 1 : 0;
+    return status_of(cudaLaunchKernelExC(&config, kernel.function, arguments), kernel.name);
 }
 
 }  // namespace clary::cuda

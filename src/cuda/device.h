@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPUs of this machine, errors of the CUDA runtime as Status, and the current device of a call.
+// The GPUs of this machine, and the CUDA runtime as launches need it, errors as Status.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "core/status.h"
+#include "gpu/host/launch.h"
 
 namespace clary::cuda {
 
@@ -17,18 +17,15 @@ const std::string& no_gpu();
 // `error` is a cudaError_t; "" of 0. `what` failed.
 Status status_of(int error, const char* what);
 
-// Makes `index` the thread's current device and puts the old one back.
-class DeviceGuard {
-  public:
-    explicit DeviceGuard(int index);
-    ~DeviceGuard();
-    DeviceGuard(const DeviceGuard&) = delete;
-    DeviceGuard& operator=(const DeviceGuard&) = delete;
-    const Status& status() const { return status_; }
-
-  private:
-    int before_ = -1;  // -1: nothing to put back
-    Status status_;
+// For gpu/host/launch.h. Launches overlap on sm90 and later.
+struct Runtime {
+    static constexpr uint32_t kSharedByDefault = 48 * 1024;
+    static Status device(int* index);
+    static Status use(int index);
+    static Status raise_shared_limit(const gpu::Kernel& kernel, uint32_t bytes);
+    static Status start(const gpu::Kernel& kernel, unsigned blocks, uint32_t shared_bytes, void** arguments,
+                        void* stream, bool overlaps);
 };
+using DeviceGuard = gpu::DeviceGuard<Runtime>;
 
 }  // namespace clary::cuda

@@ -4,12 +4,14 @@
 
 #include <span>
 
-#include "cuda/launch.h"
+#include "core/types.h"
 #include "gpu/attention/config.h"
-#include "gpu/quantize/configs.h"
+#include "gpu/host/entries.h"
 #include "gpu/target/machines.h"
 
 namespace clary::cuda {
+
+using gpu::Kernel, gpu::QuantizeEntry, gpu::Stage;
 
 struct AttentionEntry {
     Format pv;  // with config.qk the recipe: an int8 V may be that of several
@@ -22,18 +24,8 @@ struct AttentionEntry {
     }
 };
 
-// Of one QuantizeConfig.
-struct QuantizeEntry {
-    gpu::QuantizeConfig config;
-    struct Stage {
-        Kernel kernel;
-        uint32_t shared_bytes;
-    } statistics, channel_scale, measure, pack, pack_whole, exact, append, advance;
-};
-
-extern const Kernel merge_kernel, combine_kernel;
-extern const uint32_t combine_shared_bytes;  // of a block
-std::span<const std::span<const AttentionEntry>> attention_entries();
+extern const Stage merge_stage, combine_stage;
+std::span<const AttentionEntry* const> attention_entries();
 std::span<const QuantizeEntry* const> quantize_entries();
 
 }  // namespace clary::cuda

@@ -12,9 +12,9 @@
 
 #include "cuda/archs.h"
 #include "cuda/device.h"
-#include "cuda/phases.h"
+#include "cuda/entries.h"
 #include "cuda/sm90/attend.h"
-#include "gpu/attention/configs.h"
+#include "gpu/host/rows.h"
 
 namespace clary::cuda {
 namespace {
@@ -41,26 +41,38 @@ std::string usable(const Arch& arch) {
     return fmt::format("this GPU is sm_{}", fmt::join(capabilities(), ", sm_"));
 }
 
-// Where this machine has GPUs, the tensors' one must be of the row's architecture.
-std::string supports(const Arch& arch, const AttentionDesc& desc) {
-    if (desc.device == DeviceType::kCuda && usable(arch).empty()) {
-        const auto count = static_cast<int32_t>(capabilities().size());
-        if (desc.device_index < 0 || desc.device_index >= count)
-            return fmt::format("q: on CUDA device {}; allowed: 0..{}", desc.device_index, count - 1);
-        const int capability = capabilities()[static_cast<size_t>(desc.device_index)];
-        if (arch_of(capability) != &arch)
-            return fmt::format("q: on CUDA device {}, which is sm_{}; allowed: a kernel of it", desc.device_index,
-                               capability);
+struct Backend {
+    using Runtime = cuda::Runtime;
+    using Arch = cuda::Arch;
+    using AttentionEntry = cuda::AttentionEntry;
+    static constexpr const Arrangement& kArrangement = kMmaArrangement;
+    static constexpr const char *kName = "cuda", *kTitle = "CUDA", *kEverywhere = "int8_int8, int8_fp16, fp16_fp16";
+    static constexpr DeviceType kDevice = DeviceType::kCuda;
+    static constexpr const auto& kArchs = cuda::kArchs;
+
+    static std::string usable(const Arch& arch) { return cuda::usable(arch); }
+    static int32_t device_count() { return static_cast<int32_t>(capabilities().size()); }
+    static const Arch* arch_of(int32_t device) { return cuda::arch_of(capabilities()[static_cast<size_t>(device)]); }
+    static std::string device_text(const Arch&, int32_t device) {
+        return fmt::format("sm_{}", capabilities()[static_cast<size_t>(device)]);
     }
-    return refusal(arch, desc);
-}
 
-int64_t workspace(const AttentionDesc& desc, const Context&) { return cuda::workspace(desc); }
-
-PackedLayout q_layout(const AttentionDesc& desc) { return packed_q_layout(desc, kMmaArrangement); }
-PackedLayout kv_layout(const AttentionDesc& desc, int64_t kv_capacity) {
-    return packed_kv_layout(desc, kv_capacity, kMmaArrangement);
-}
+    static gpu::Machine machine(const Arch& arch) { return machine_of(arch.capability); }
+    static bool overlaps(const Arch& arch) { return arch.capability >= 90; }
+    static auto attention(const Arch&) { return attention_entries(); }
+    static auto quantize(const Arch&) { return quantize_entries(); }
+    static uint32_t shared_bytes(const Arch& arch, const AttentionEntry& entry) {
+        return entry.shared_on(machine(arch));
+    }
+    static const gpu::Stage& merge_stage(const Arch&) { return cuda::merge_stage; }
+    static const gpu::Stage& combine_stage(const Arch&) { return cuda::combine_stage; }
+    // The same on all.
+    static Status merge(const MergeViews& views, int32_t device, void* stream) {
+        return gpu::Phases<Backend>::merge(kArchs[0], views, device, stream);
+    }
+};
+template <size_t kArch>
+using Row = gpu::TableRow<Backend, kArch>;
 
 constexpr RecipeFormats kTaken[] = {
     {Format::kInt8, Format::kInt8}, {Format::kInt8, Format::kFp16}, {Format::kInt8, Format::kBf16},
@@ -79,41 +91,6 @@ constexpr const char* kNames[std::size(kArchs)][std::size(kTaken)] = {
 #undef CLARY_NAMES
 };
 
-template <size_t kArch>
-struct Row {
-    static constexpr const Arch& arch = kArchs[kArch];
-    static std::string usable() { return cuda::usable(arch); }
-    static std::string supports(const AttentionDesc& desc) { return cuda::supports(arch, desc); }
-    static Status quantize(const Call& call, int64_t kv_capacity, void* packed_q, void* packed_kv, const void* ready) {
-        return cuda::quantize(arch, call, kv_capacity, packed_q, packed_kv, ready);
-    }
-    static Status attend(const Call& call, int64_t kv_capacity, const void* packed_q, const void* packed_kv) {
-        return cuda::attend(arch, call, kv_capacity, packed_q, packed_kv);
-    }
-    static Status append(const Call& call, int64_t kv_capacity, void* packed_kv) {
-        return cuda::append(arch, call, kv_capacity, packed_kv);
-    }
-    static constexpr KernelRow row(size_t recipe) {
-        return {kNames[kArch][recipe],
-                "cuda",
-                arch.name,
-                kTaken[recipe].qk,
-                kTaken[recipe].pv,
-                usable,
-                supports,
-                q_layout,
-                kv_layout,
-                workspace,
-                quantize,
-                attend,
-                append,
-                nullptr,
-                DeviceType::kCuda,
-                merge,
-                gpu::pieces_of};
-    }
-};
-
 // Hopper's wgmma kernels: quantization, appending and packed format are those of the other rows.
 constexpr const Arch& kHopper = kArchs[2];
 static_assert(kHopper.capability == 90);
@@ -123,7 +100,7 @@ std::string hopper_usable() {
     return usable(kHopper);
 }
 std::string hopper_supports(const AttentionDesc& desc) {
-    std::string why = supports(kHopper, desc);
+    std::string why = Row<2>::supports(desc);
     if (why.empty()) why = sm90::refusal(desc);
     // Memory bounds these, and the other kernel, which has pieces of keys, is near that bound.
     if (why.empty() && gpu::is_short(desc))
@@ -132,8 +109,7 @@ std::string hopper_supports(const AttentionDesc& desc) {
     return why;
 }
 constexpr KernelRow hopper_row() {
-    KernelRow row = Row<2>::row(0);
-    row.name = "cuda_sm90_int8_int8_wgmma";
+    KernelRow row = Row<2>::row("cuda_sm90_int8_int8_wgmma", kTaken[0]);
     row.usable = hopper_usable;
     row.supports = hopper_supports;
     row.attend = sm90::attend;
@@ -142,7 +118,9 @@ constexpr KernelRow hopper_row() {
 
 template <size_t... kIndex>
 constexpr std::array<KernelRow, 1 + sizeof...(kIndex)> all_rows(std::index_sequence<kIndex...>) {
-    return {hopper_row(), Row<kIndex / std::size(kTaken)>::row(kIndex % std::size(kTaken))...};
+    return {hopper_row(),
+            Row<kIndex / std::size(kTaken)>::row(kNames[kIndex / std::size(kTaken)][kIndex % std::size(kTaken)],
+                                                 kTaken[kIndex % std::size(kTaken)])...};
 }
 constexpr auto kRows = all_rows(std::make_index_sequence<std::size(kArchs) * std::size(kTaken)>());
 

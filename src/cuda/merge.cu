@@ -18,9 +18,10 @@ extern "C" __global__ void __launch_bounds__(clary::gpu::kMaxPieces)
 namespace clary::cuda {
 
 static_assert(gpu::CombineKernel<Target>::kThreads == gpu::kMaxPieces);
-const Kernel combine_kernel{"clary_combine_pieces", reinterpret_cast<const void*>(clary_combine_pieces),
-                            gpu::kMaxPieces};
-const uint32_t combine_shared_bytes = gpu::CombineKernel<Target>::kSharedBytes;
-const Kernel merge_kernel{"clary_merge_rows", reinterpret_cast<const void*>(clary_merge_rows), gpu::kMergeThreads};
+const Stage combine_stage{
+    {"clary_combine_pieces", reinterpret_cast<const void*>(clary_combine_pieces), gpu::kMaxPieces},
+    gpu::CombineKernel<Target>::kSharedBytes};
+const Stage merge_stage{{"clary_merge_rows", reinterpret_cast<const void*>(clary_merge_rows), gpu::kMergeThreads},
+                        gpu::MergeKernel<Target>::kSharedBytes};
 
 }  // namespace clary::cuda

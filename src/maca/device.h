@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/status.h"
+#include "gpu/host/launch.h"
 #include "maca/entries.h"
 
 namespace clary::maca {
@@ -25,23 +25,14 @@ const std::vector<const Arch*>& devices();
 // Why there is no GPU to use, one line; "" where there is one.
 const std::string& no_gpu();
 
-// One-dimensional grid on `stream` of the current device, whose index is `device`. `params` is the kernel's only
-// parameter. No blocks: nothing happens.
-Status launch(const Kernel& kernel, int device, int64_t blocks, uint32_t shared_bytes, const void* params,
-              void* stream);
-
-// Makes `index` the thread's current device and puts the old one back.
-class DeviceGuard {
-  public:
-    explicit DeviceGuard(int index);
-    ~DeviceGuard();
-    DeviceGuard(const DeviceGuard&) = delete;
-    DeviceGuard& operator=(const DeviceGuard&) = delete;
-    const Status& status() const { return status_; }
-
-  private:
-    int before_ = -1;  // -1: nothing to put back
-    Status status_;
+// For gpu/host/launch.h. Launches do not overlap.
+struct Runtime {
+    static constexpr uint32_t kSharedByDefault = 32 * 1024;  // surely
+    static Status device(int* index);
+    static Status use(int index);
+    static Status raise_shared_limit(const Kernel& kernel, uint32_t bytes);
+    static Status start(const Kernel& kernel, unsigned blocks, uint32_t shared_bytes, void** arguments, void* stream,
+                        bool overlaps);
 };
 
 }  // namespace clary::maca

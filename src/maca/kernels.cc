@@ -7,31 +7,11 @@
 #include <array>
 #include <iterator>
 
-#include "gpu/host/phases.h"
+#include "gpu/host/rows.h"
 #include "maca/device.h"
 
 namespace clary::maca {
 namespace {
-
-struct Backend {
-    using Arch = maca::Arch;
-    using AttentionEntry = maca::AttentionEntry;
-    using QuantizeEntry = maca::QuantizeEntry;
-    using Stage = maca::Stage;
-    using Guard = DeviceGuard;
-    static constexpr const Arrangement& kArrangement = kMetaxArrangement;
-
-    static auto attention(const Arch& arch) { return attention_entries(arch.machine.chip); }
-    static auto quantize(const Arch& arch) { return quantize_entries(arch.machine.chip); }
-    static uint32_t shared_bytes(const Arch&, const AttentionEntry& entry) { return entry.shared_bytes; }
-    static const Stage& merge(const Arch& arch) { return merge_entry(arch.machine.chip)->merge; }
-    static const Stage& combine(const Arch& arch) { return merge_entry(arch.machine.chip)->combine; }
-    static Status launch(const Kernel& kernel, int device, int64_t blocks, uint32_t shared_bytes, const void* params,
-                         void* stream) {
-        return maca::launch(kernel, device, blocks, shared_bytes, params, stream);
-    }
-};
-using Phases = gpu::Phases<Backend>;
 
 std::string usable(const Arch& arch) {
     if (attention_entries(arch.machine.chip).empty()) return "this build has no code for it";
@@ -40,31 +20,35 @@ std::string usable(const Arch& arch) {
     return "no GPU of this machine is one";
 }
 
-// Where this machine has GPUs, the tensors' one must be of the row's architecture.
-std::string supports(const Arch& arch, const AttentionDesc& desc) {
-    if (desc.device == DeviceType::kMaca && usable(arch).empty()) {
-        const auto count = static_cast<int32_t>(devices().size());
-        if (desc.device_index < 0 || desc.device_index >= count)
-            return fmt::format("q: on MACA device {}; allowed: 0..{}", desc.device_index, count - 1);
-        if (devices()[static_cast<size_t>(desc.device_index)] != &arch)
-            return fmt::format("q: on MACA device {}, which is no {}; allowed: a kernel of it", desc.device_index,
-                               arch.name);
-    }
-    return Phases::refusal(arch, desc);
-}
+struct Backend {
+    using Runtime = maca::Runtime;
+    using Arch = maca::Arch;
+    using AttentionEntry = maca::AttentionEntry;
+    static constexpr const Arrangement& kArrangement = kMetaxArrangement;
+    static constexpr const char *kName = "maca", *kTitle = "MACA",
+                                *kEverywhere = "int8_fp16, int8_bf16, fp16_fp16, bf16_bf16";
+    static constexpr DeviceType kDevice = DeviceType::kMaca;
+    static constexpr const auto& kArchs = maca::kArchs;
 
-int64_t workspace(const AttentionDesc& desc, const Context&) { return Phases::workspace(desc); }
-PackedLayout q_layout(const AttentionDesc& desc) { return packed_q_layout(desc, Backend::kArrangement); }
-PackedLayout kv_layout(const AttentionDesc& desc, int64_t kv_capacity) {
-    return packed_kv_layout(desc, kv_capacity, Backend::kArrangement);
-}
-// Merging is the same on all; the device says which code it takes.
-Status merge(const MergeViews& views, int32_t device, void* stream) {
-    if (device < 0 || device >= static_cast<int32_t>(devices().size()) ||
-        devices()[static_cast<size_t>(device)] == nullptr)
-        return unsupported(fmt::format("parts: on MACA device {}; allowed: one of xcore1000, xcore1500", device));
-    return Phases::merge(*devices()[static_cast<size_t>(device)], views, device, stream);
-}
+    static std::string usable(const Arch& arch) { return maca::usable(arch); }
+    static int32_t device_count() { return static_cast<int32_t>(devices().size()); }
+    static const Arch* arch_of(int32_t device) { return devices()[static_cast<size_t>(device)]; }
+    static std::string device_text(const Arch& arch, int32_t) { return fmt::format("no {}", arch.name); }
+
+    static const gpu::Machine& machine(const Arch& arch) { return arch.machine; }
+    static bool overlaps(const Arch&) { return false; }
+    static auto attention(const Arch& arch) { return attention_entries(arch.machine.chip); }
+    static auto quantize(const Arch& arch) { return quantize_entries(arch.machine.chip); }
+    static uint32_t shared_bytes(const Arch&, const AttentionEntry& entry) { return entry.shared_bytes; }
+    static const Stage& merge_stage(const Arch& arch) { return merge_entry(arch.machine.chip)->merge; }
+    static const Stage& combine_stage(const Arch& arch) { return merge_entry(arch.machine.chip)->combine; }
+    // The device says which code it takes.
+    static Status merge(const MergeViews& views, int32_t device, void* stream) {
+        if (device < 0 || device >= device_count() || arch_of(device) == nullptr)
+            return unsupported(fmt::format("parts: on MACA device {}; allowed: one of xcore1000, xcore1500", device));
+        return gpu::Phases<Backend>::merge(*arch_of(device), views, device, stream);
+    }
+};
 
 constexpr RecipeFormats kTaken[] = {
     {Format::kInt8, Format::kInt8}, {Format::kInt8, Format::kFp16}, {Format::kInt8, Format::kBf16},
@@ -80,44 +64,10 @@ constexpr const char* kNames[std::size(kArchs)][std::size(kTaken)] = {
 #undef CLARY_NAMES
 };
 
-template <size_t kArch>
-struct Row {
-    static constexpr const Arch& arch = kArchs[kArch];
-    static std::string usable() { return maca::usable(arch); }
-    static std::string supports(const AttentionDesc& desc) { return maca::supports(arch, desc); }
-    static Status quantize(const Call& call, int64_t kv_capacity, void* packed_q, void* packed_kv, const void* ready) {
-        return Phases::quantize(arch, call, kv_capacity, packed_q, packed_kv, ready);
-    }
-    static Status attend(const Call& call, int64_t kv_capacity, const void* packed_q, const void* packed_kv) {
-        return Phases::attend(arch, call, kv_capacity, packed_q, packed_kv);
-    }
-    static Status append(const Call& call, int64_t kv_capacity, void* packed_kv) {
-        return Phases::append(arch, call, kv_capacity, packed_kv);
-    }
-    static constexpr KernelRow row(size_t recipe) {
-        return {kNames[kArch][recipe],
-                "maca",
-                arch.name,
-                kTaken[recipe].qk,
-                kTaken[recipe].pv,
-                usable,
-                supports,
-                q_layout,
-                kv_layout,
-                workspace,
-                quantize,
-                attend,
-                append,
-                nullptr,
-                DeviceType::kMaca,
-                merge,
-                gpu::pieces_of};
-    }
-};
-
 template <size_t... kIndex>
 constexpr std::array<KernelRow, sizeof...(kIndex)> all_rows(std::index_sequence<kIndex...>) {
-    return {Row<kIndex / std::size(kTaken)>::row(kIndex % std::size(kTaken))...};
+    return {gpu::TableRow<Backend, kIndex / std::size(kTaken)>::row(
+        kNames[kIndex / std::size(kTaken)][kIndex % std::size(kTaken)], kTaken[kIndex % std::size(kTaken)])...};
 }
 constexpr auto kRows = all_rows(std::make_index_sequence<std::size(kArchs) * std::size(kTaken)>());
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The paths that users of SageAttention's port to these chips know, and those beyond it, each at three head dims and in both
 // layouts: cosine to exact attention at least 0.99, as that port asks, and the oracle's tolerance by the case list.
-#include <cmath>
 
 #include "cpu/run.h"
 
@@ -17,16 +16,6 @@ constexpr const char* kPaths[] = {"int8_fp16:fast+granularity=per_warp",
                                   "int8_bf16",
                                   "int8_int8",
                                   "int8_int8:fast"};
-
-double cosine(const std::vector<float>& a, const std::vector<float>& b) {
-    double ab = 0, aa = 0, bb = 0;
-    for (size_t i = 0; i < a.size(); ++i) {
-        ab += static_cast<double>(a[i]) * static_cast<double>(b[i]);
-        aa += static_cast<double>(a[i]) * static_cast<double>(a[i]);
-        bb += static_cast<double>(b[i]) * static_cast<double>(b[i]);
-    }
-    return ab / std::sqrt(aa * bb);
-}
 
 class Matrix : public testing::TestWithParam<const char*> {};
 

@@ -64,8 +64,8 @@ Status attend(const Call& call, int64_t kv_capacity, const void* packed_q, const
     Params params;
     params.attention = gpu::attention_params(desc, kv_capacity, packed_q, packed_kv);
     CLARY_RETURN_IF_ERROR(prepare(params, l2_bytes));
-    return launch(entry.kernel, desc.device_index, std::min(processors, params.schedule.items), entry.shared_bytes,
-                  &params, call.stream);
+    return gpu::launch<Runtime>(entry.kernel, desc.device_index, std::min(processors, params.schedule.items),
+                                entry.shared_bytes, &params, call.stream, false);
 }
 
 }  // namespace clary::cuda::sm90

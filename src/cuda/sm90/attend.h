@@ -11,7 +11,7 @@ namespace clary::cuda::sm90 {
 // "" where a kernel takes the problem, else the argument, its value and what is allowed.
 std::string refusal(const AttentionDesc& desc);
 
-// Of a problem without refusal; as cuda::attend.
+// Of a problem without refusal; as KernelRow::attend.
 Status attend(const Call& call, int64_t kv_capacity, const void* packed_q, const void* packed_kv);
 
 }  // namespace clary::cuda::sm90

@@ -4,15 +4,15 @@
 
 #include <span>
 
-#include "cuda/launch.h"
 #include "cuda/sm90/config.h"
+#include "gpu/host/entries.h"
 
 namespace clary::cuda::sm90 {
 
 struct Entry {
     Config config;
     uint32_t shared_bytes;  // of a block
-    Kernel kernel;
+    gpu::Kernel kernel;
 };
 
 // Empty in a build without sm_90.

@@ -3,7 +3,7 @@
 //
 // The rows of a kv head are its queries times the q heads that share it: row = query * group + head within the group, so
 // that a block's rows are neighbours in position and a cache is read once for all heads. Rows, queries and keys are
-// counted in 32 bits: cuda/phases.cc refuses more.
+// counted in 32 bits: gpu/host/phases.h refuses more.
 #pragma once
 
 #include "core/desc.h"

@@ -2,14 +2,16 @@
 // Quantize, append, attend and merge on a GPU: which kernels a problem needs, their parameters, their launches; the same
 // for every vendor. A Backend B is a struct of
 //
-//   Arch                          has name, shared_bytes (that a block may use), machine (gpu::Machine)
+//   Runtime                       for gpu/host/launch.h
+//   Arch                          has name, shared_bytes (that a block may use)
+//   AttentionEntry                has pv, config, kernel
 //   kArrangement                  of packed buffers
-//   AttentionEntry                has pv, config, kernel; QuantizeEntry config and kernels, a Stage {kernel, shared_bytes}
-//   attention(arch), quantize(arch)   lists of pointers to those entries that were compiled for it
-//   shared_bytes(arch, entry)     of a block of an attention kernel
-//   merge(arch), combine(arch)    Stages
-//   launch(kernel, device, blocks, shared_bytes, params, stream)
-//   Guard(device), status()       makes the device the thread's current one, and puts the old one back
+//   kEverywhere                   the recipes whose products every arch has
+//   machine(arch)                 its instructions
+//   attention(arch), quantize(arch)   lists of pointers to AttentionEntry and QuantizeEntry
+//   shared_bytes(arch, entry)     of a block of an attention kernel; 0 where arch lacks the products
+//   merge_stage(arch), combine_stage(arch)
+//   overlaps(arch)                whether a kernel may start before the one ahead has ended
 #pragma once
 
 #include <fmt/format.h>
@@ -23,6 +25,7 @@
 #include "gpu/attention/configs.h"
 #include "gpu/combine/combine_kernel.h"
 #include "gpu/combine/merge_kernel.h"
+#include "gpu/host/launch.h"
 #include "gpu/quantize/configs.h"
 
 namespace clary::gpu {
@@ -31,9 +34,8 @@ template <class B>
 class Phases {
     using Arch = typename B::Arch;
     using AttentionEntry = typename B::AttentionEntry;
-    using QuantizeEntry = typename B::QuantizeEntry;
-    using Stage = typename B::Stage;
-    using Guard = typename B::Guard;
+    using Runtime = typename B::Runtime;
+    using Guard = DeviceGuard<Runtime>;
 
   public:
     // "" where the kernels for `arch` take the problem, else the argument, its value and what is allowed.
@@ -46,21 +48,27 @@ class Phases {
             return fmt::format("q: {} queries of {} heads for each kv head; allowed: up to {} together", desc.q_len,
                                desc.q_heads_per_kv(), kMaxKeys);
         if (r.smooth_q_block) return "recipe: smooth_q_block; allowed: smooth_q";
-        if (r.accumulator != Accumulator::kFp32)
-            return fmt::format("recipe: accum={}; allowed: fp32", accumulator_name(r.accumulator));
-        if (r.quantized() && r.granularity == numerics::Granularity::kPerTensor)
-            return "recipe: granularity=per_tensor; allowed: fine, per_token, per_thread, per_warp, per_block";
+        if (dims_text(arch, r).empty())
+            return fmt::format("recipe: {} with accum={} has no kernel in this build; allowed: {}", recipe_name(r),
+                               accumulator_name(r.accumulator),
+                               r.accumulator == Accumulator::kFp32 ? "another recipe" : "accum=fp32");
         const numerics::TileFamily& family = tile_family(r.family);
         if (r.quantized() && family.block_k > r.tile && r.granularity != numerics::Granularity::kPerToken)
             return fmt::format("recipe: scale groups of {} keys with tile={}; allowed: tile={}", family.block_k, r.tile,
                                family.block_k);
         const AttentionEntry* const attention = find_attention(arch, desc);
-        if (attention == nullptr || find_quantize(arch, desc) == nullptr || !quantizes(r))
-            return fmt::format("q, v: head_dim {} and {}; allowed for {} in this build, after padding: {}",
-                               desc.head_dim, desc.head_dim_v, recipe_name(r), dims_text(arch));
+        const QuantizeEntry* const quantization = find_quantize(arch, desc);
+        if (attention == nullptr || quantization == nullptr || !quantizes(r))
+            return fmt::format(
+                "q, v: head_dim {} and {}; allowed for {} with accum={} in this build, after padding: {}",
+                desc.head_dim, desc.head_dim_v, recipe_name(r), accumulator_name(r.accumulator), dims_text(arch, r));
+        if (r.quantized() && r.granularity == numerics::Granularity::kPerTensor &&
+            quantization->measure.kernel.function == nullptr)
+            return "recipe: granularity=per_tensor; allowed: fine, per_token, per_thread, per_warp, per_block";
         if (fits(arch, *attention)) return "";
         if (B::shared_bytes(arch, *attention) == 0)
-            return fmt::format("recipe: {} needs products that {} does not have", recipe_name(r), arch.name);
+            return fmt::format("recipe: {} needs products that {} does not have; allowed: {}", recipe_name(r),
+                               arch.name, B::kEverywhere);
         AttentionDesc smaller = desc;
         smaller.recipe.tile = 64;
         const AttentionEntry* const other = find_attention(arch, smaller);
@@ -86,10 +94,17 @@ class Phases {
             if (desc.recipe.v_scale == VScale::kChannel)
                 CLARY_RETURN_IF_ERROR(run(kernels.channel_scale, call, channel_blocks(params), params));
         }
+        if (spans_heads(params)) {
+            QuantizeParams heads = params;
+            heads.run = kWholeHead;
+            CLARY_RETURN_IF_ERROR(run(kernels.measure, call, pack_blocks(heads), heads));
+        }
         const bool is_whole =
-            whole(params) && arch.machine.async_copies && kernels.pack_whole.shared_bytes <= arch.shared_bytes;
+            whole(params) && B::machine(arch).async_copies && kernels.pack_whole.shared_bytes <= shared_limit(arch);
         if (is_whole) params.run = long_run(params);
-        return run(is_whole ? kernels.pack_whole : kernels.pack, call, pack_blocks(params), params);
+        // Behind the kernels above, which let it start.
+        return run(is_whole ? kernels.pack_whole : kernels.pack, call, pack_blocks(params), params,
+                   packed_kv != nullptr && B::overlaps(arch));
     }
 
     static Status append(const Arch& arch, const Call& call, int64_t kv_capacity, void* packed_kv) {
@@ -112,9 +127,11 @@ class Phases {
         AttentionParams params = attention_params(desc, kv_capacity, packed_q, packed_kv, B::kArrangement);
         const int pieces = pieces_of(desc);
         if (pieces > 1) split_into(&params, pieces, call.workspace);
-        CLARY_RETURN_IF_ERROR(B::launch(entry.kernel, desc.device_index, attention_blocks(params, entry.config.tile_q),
-                                        B::shared_bytes(arch, entry), &params, call.stream));
-        return pieces == 1 ? Status::ok() : run(B::combine(arch), call, combine_blocks(params), params);
+        CLARY_RETURN_IF_ERROR(launch<Runtime>(entry.kernel, desc.device_index,
+                                              attention_blocks(params, entry.config.tile_q),
+                                              B::shared_bytes(arch, entry), &params, call.stream, false));
+        if (pieces == 1) return Status::ok();
+        return run(B::combine_stage(arch), call, combine_blocks(params), params, B::overlaps(arch));
     }
     // Bytes that attend() needs; the others need none.
     static int64_t workspace(const AttentionDesc& desc) { return split_bytes(desc, pieces_of(desc)); }
@@ -123,22 +140,23 @@ class Phases {
     static Status merge(const Arch& arch, const MergeViews& views, int32_t device, void* stream) {
         const Guard guard(device);
         CLARY_RETURN_IF_ERROR(guard.status());
-        const Stage& stage = B::merge(arch);
-        return B::launch(stage.kernel, device, merge_blocks(views, arch.machine.lanes), stage.shared_bytes, &views,
-                         stream);
+        const Stage& stage = B::merge_stage(arch);
+        return launch<Runtime>(stage.kernel, device, merge_blocks(views, B::machine(arch).lanes), stage.shared_bytes,
+                               &views, stream, false);
     }
 
   private:
     static constexpr int64_t kMaxKeys = 0x7fff0000;  // kernels count keys and rows in int
 
     template <class Params>
-    static Status run(const Stage& stage, const Call& call, int64_t blocks, const Params& params) {
-        return B::launch(stage.kernel, call.desc.device_index, blocks, stage.shared_bytes, &params, call.stream);
+    static Status run(const Stage& stage, const Call& call, int64_t blocks, const Params& params,
+                      bool overlaps = false) {
+        return launch<Runtime>(stage.kernel, call.desc.device_index, blocks, stage.shared_bytes, &params, call.stream,
+                               overlaps);
     }
     // The least general kernel that serves. Null: none.
     static const AttentionEntry* find_attention(const Arch& arch, const AttentionDesc& desc) {
         const AttentionEntry* found = nullptr;
-        if (desc.recipe.qk == Format::kInt4) return found;
         for (const AttentionEntry* entry : B::attention(arch))
             if (entry->pv == desc.recipe.pv && serves(entry->config, desc) &&
                 (found == nullptr || generality(entry->config) < generality(found->config)))
@@ -155,12 +173,19 @@ class Phases {
     }
     static bool fits(const Arch& arch, const AttentionEntry& entry) {
         const uint32_t bytes = B::shared_bytes(arch, entry);
-        return bytes > 0 && bytes <= arch.shared_bytes;
+        return bytes > 0 && bytes <= shared_limit(arch);
     }
-    static std::string dims_text(const Arch& arch) {
+    static uint32_t shared_limit(const Arch& arch) {
+        return std::min(arch.shared_bytes, B::machine(arch).shared_bytes);
+    }
+    // Of the kernels for the recipe's formats and sums.
+    static std::string dims_text(const Arch& arch, const Recipe& recipe) {
         std::string text;
         for (const AttentionEntry* entry : B::attention(arch)) {
-            const std::string pair = fmt::format("{}/{}", entry->config.head_dim, entry->config.head_dim_v);
+            const AttentionConfig& c = entry->config;
+            if (entry->pv != recipe.pv || c.qk != element_of(recipe.qk) || c.sums != sums_for(recipe.accumulator))
+                continue;
+            const std::string pair = fmt::format("{}/{}", c.head_dim, c.head_dim_v);
             if (text.find(pair) == std::string::npos) text += (text.empty() ? "" : ", ") + pair;
         }
         return text;

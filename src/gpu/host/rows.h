@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of a GPU backend's kernel table. What a Backend B has besides that of phases.h:
+//
+//   kName, kTitle, kDevice            "cuda", "CUDA", DeviceType
+//   kArchs                            its architectures
+//   usable(arch)                      as KernelRow's
+//   device_count(), arch_of(index), device_text(arch, index)   the machine's GPUs; what is said of one that is not of arch
+//   merge                             as KernelRow's
+#pragma once
+
+#include "gpu/host/phases.h"
+
+namespace clary::gpu {
+
+template <class B, size_t kArch>
+struct TableRow {
+    using Phases = gpu::Phases<B>;
+    static constexpr const auto& arch = B::kArchs[kArch];
+
+    static std::string usable() { return B::usable(arch); }
+    // Where this machine has GPUs, the tensors' one must be of the row's architecture.
+    static std::string supports(const AttentionDesc& desc) {
+        if (desc.device == B::kDevice && usable().empty()) {
+            const int32_t count = B::device_count();
+            if (desc.device_index < 0 || desc.device_index >= count)
+                return fmt::format("q: on {} device {}; allowed: 0..{}", B::kTitle, desc.device_index, count - 1);
+            if (B::arch_of(desc.device_index) != &arch)
+                return fmt::format("q: on {} device {}, which is {}; allowed: a kernel of it", B::kTitle,
+                                   desc.device_index, B::device_text(arch, desc.device_index));
+        }
+        return Phases::refusal(arch, desc);
+    }
+    static PackedLayout q_layout(const AttentionDesc& desc) { return packed_q_layout(desc, B::kArrangement); }
+    static PackedLayout kv_layout(const AttentionDesc& desc, int64_t kv_capacity) {
+        return packed_kv_layout(desc, kv_capacity, B::kArrangement);
+    }
+    static int64_t workspace(const AttentionDesc& desc, const Context&) { return Phases::workspace(desc); }
+    static Status quantize(const Call& call, int64_t kv_capacity, void* packed_q, void* packed_kv, const void* ready) {
+        return Phases::quantize(arch, call, kv_capacity, packed_q, packed_kv, ready);
+    }
+    static Status attend(const Call& call, int64_t kv_capacity, const void* packed_q, const void* packed_kv) {
+        return Phases::attend(arch, call, kv_capacity, packed_q, packed_kv);
+    }
+    static Status append(const Call& call, int64_t kv_capacity, void* packed_kv) {
+        return Phases::append(arch, call, kv_capacity, packed_kv);
+    }
+    static constexpr KernelRow row(const char* name, const RecipeFormats& formats) {
+        return {name,      B::kName, arch.name, formats.qk, formats.pv, usable,     supports, q_layout, kv_layout,
+                workspace, quantize, attend,    append,     nullptr,    B::kDevice, B::merge, pieces_of};
+    }
+};
+
+}  // namespace clary::gpu
