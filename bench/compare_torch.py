@@ -75,11 +75,12 @@ class Problem:
         backend = f"cpu:{ARGS.isa}" if ARGS.isa else "cpu"
         options = problem.Options(causal="bottom_right" if causal else "none", recipe=recipe, backend=backend)
         plan = problem.plan_for(family, options, arrays)
-        self.params, workspace = plan.bind(family, arrays, q)
+        bound = plan.bind(arrays)
+        self.params = bound.params
         memory = [family.bytes(layout.bytes, q) for layout in packed._layouts(plan, 0)]
         self.packed = [packed._buffer(family, m, (0, 0), 0) for m in memory]
         self.bytes = memory[1].numel()  # of packed K and V
-        self.keep = (q, k, v, plan, workspace, memory)
+        self.keep = (q, k, v, plan, bound, memory)
 
     def run(self, name: str, *structs) -> None:
         status = getattr(self.library.lib, name)(*[s if s is None else ctypes.byref(s) for s in structs])

@@ -42,11 +42,12 @@ class Problem:
         family = _problem.gather(arrays)
         options = _problem.Options(causal="top_left" if causal else "none", recipe=recipe, backend="cuda")
         plan = _problem.plan_for(family, options, arrays)
-        self.params, workspace = plan.bind(family, arrays, q)
+        bound = plan.bind(arrays)
+        self.params = bound.params
         memory = [family.bytes(layout.bytes, q) for layout in _packed._layouts(plan, 0)]
         self.packed = [_packed._buffer(family, m, (1, q.get_device()), 0) for m in memory]
         self.sections = [self.sizes_of(layout) for layout in _packed._layouts(plan, 0)]
-        self.keep = (q, k, v, plan, workspace, memory)
+        self.keep = (q, k, v, plan, bound, memory)
 
     @staticmethod
     def sizes_of(layout) -> dict:

@@ -11,7 +11,6 @@ through PyTorch's dispatcher, as graphs call it.
 """
 
 import argparse
-import ctypes
 import json
 import statistics
 import sys
@@ -40,12 +39,12 @@ def candidates(clary, device: str, recipe: str) -> dict:
     arrays = {"q": q, "k": k, "v": v, "out": torch.empty_like(q)}
     family = clary._problem.gather(arrays)
     plan = clary._problem.plan_for(family, clary._problem.Options(recipe=recipe), arrays)
-    params, workspace = plan.bind(family, arrays, q)
-    function, reference = clary._library.lib.clary_attention, ctypes.byref(params)
+    bound = plan.bind(arrays)
+    function, reference = clary._library.lib.clary_attention, bound.reference
     clary._library.check(function(reference))
     clary.attention(q, k, v, recipe=recipe)
     return {
-        "C call": lambda keep=(params, workspace, arrays): function(reference),
+        "C call": lambda keep=(bound, arrays): function(reference),
         "clary.attention": lambda: clary.attention(q, k, v, recipe=recipe),
         "with lse": lambda: clary.attention(q, k, v, recipe=recipe, return_lse=True),
         "torch.ops": lambda: torch.ops.clary.attention(q, k, v, recipe=recipe),

@@ -7,7 +7,10 @@
 ``pointer(a)``  where its data lies
 ``describe(name, facts)`` -> (clary_dtype, clary_device, device index, shape, strides in elements)
 ``written(a)``  an array of the caller's was changed behind its back
-``empty(shape, dtype, like)``, ``bytes(count, like)``, ``stream(like)``: results, packed buffers and workspaces
+``empty(shape, dtype, like, same)``, ``bytes(count, like)``: results, packed buffers and workspaces on the device of
+                another array; `same`: the result looks as that does
+``stream(index)``, ``workspace(count, index, stream)``, ``free(pointer)``: of a GPU, the current stream and memory that
+                whatever is queued on the stream by then has to itself
 
 PyTorch and numpy are never imported here: whoever hands in their arrays has imported them.
 """
@@ -69,7 +72,7 @@ class NumpyFamily:
         return dtype_code(name, dtype.name), CPU, 0, shape, tuple(s // dtype.itemsize for s in strides)
 
     @staticmethod
-    def empty(shape: Sequence[int], dtype: Any, like: Any) -> Any:
+    def empty(shape: Sequence[int], dtype: Any, like: Any, same: bool = False) -> Any:
         return sys.modules["numpy"].empty(shape, dtype)
 
     @staticmethod
@@ -93,10 +96,6 @@ class NumpyFamily:
     def written(a: Any) -> None:
         pass
 
-    @staticmethod
-    def stream(like: Any) -> int:
-        return 0
-
 
 class TorchFamily:
     """torch.Tensor of any version from 2.0 on."""
@@ -106,8 +105,13 @@ class TorchFamily:
     def __init__(self, torch: Any):
         self.torch = torch
         self.strided = torch.strided
+        self.pointer = torch.Tensor.data_ptr
         self.no_bytes: dict[Any, Any] = {}  # by device
-        self.raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # ten times faster than the public way
+        # Several times faster than the public ways to the same.
+        self.raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        self.current_device = getattr(torch._C, "_cuda_getDevice", None)
+        self.allocate = getattr(torch._C, "_cuda_cudaCachingAllocator_raw_alloc", None)
+        self.free = getattr(torch._C, "_cuda_cudaCachingAllocator_raw_delete", torch.cuda.caching_allocator_delete)
 
     def plain(self, name: str, a: Any, written: bool) -> Any:
         if a.layout is not self.strided or a.is_nested:
@@ -124,10 +128,6 @@ class TorchFamily:
         return a.dtype, a.device, a.shape, a.stride()
 
     @staticmethod
-    def pointer(a: Any) -> int:
-        return a.data_ptr()
-
-    @staticmethod
     def describe(name: str, facts: tuple) -> tuple[int, int, int, tuple, tuple]:
         dtype, device, shape, strides = facts
         if device.type not in ("cpu", "cuda"):
@@ -136,8 +136,10 @@ class TorchFamily:
         code = dtype_code(name, str(dtype).replace("torch.", ""))
         return code, CUDA if on_gpu else CPU, device.index if on_gpu else 0, tuple(shape), strides
 
-    def empty(self, shape: Sequence[int], dtype: Any, like: Any) -> Any:
+    def empty(self, shape: Sequence[int], dtype: Any, like: Any, same: bool = False) -> Any:
         if type(like) is self.torch.Tensor:  # not a subclass, whose results would be of it too
+            if same:
+                return self.torch.empty_like(like)
             return like.new_empty(shape) if dtype is like.dtype else like.new_empty(shape, dtype=dtype)
         return self.torch.empty(shape, dtype=dtype, device=like.device)  # takes two times as long
 
@@ -162,12 +164,15 @@ class TorchFamily:
         if increment is not None and not a.is_inference():
             increment(a)
 
-    def stream(self, like: Any) -> int:
-        if not like.is_cuda:
-            return 0
+    def stream(self, index: int) -> int:
         if self.raw_stream is not None:
-            return self.raw_stream(like.get_device())
-        return self.torch.cuda.current_stream(like.device).cuda_stream
+            return self.raw_stream(index)
+        return self.torch.cuda.current_stream(index).cuda_stream
+
+    def workspace(self, count: int, index: int, stream: int) -> int:
+        if self.allocate is not None and self.current_device is not None and self.current_device() == index:
+            return self.allocate(count, stream)
+        return self.torch.cuda.caching_allocator_alloc(count, index, stream)
 
 
 _numpy = NumpyFamily()

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 from . import _tracing
@@ -12,6 +11,7 @@ from ._library import check, lib
 from ._overlap import refuse_overlap
 from ._problem import (
     Options,
+    Plan,
     gather,
     parse_causal,
     parse_index,
@@ -99,10 +99,10 @@ def attention(
                                          and block_table is None and _same_length(q, k, layout))  # fmt: skip
     options = Options(layout, kind, offset, parse_window(window), parse_scale(scale), 0, 0, parse_recipe(recipe),
                       parse_recipe(backend, "backend"))  # fmt: skip
-    arrays = {
-        "q": q, "k": k, "v": v, "mask": mask, "kv_lengths": kv_lengths, "alibi_slopes": alibi_slopes, "sinks": sinks,
-        "causal_offsets": offsets, "block_table": block_table, "c_k": c_k, "c_q": c_q, "q_base": q_base,
-    }  # fmt: skip
+    arrays = {"q": q, "k": k, "v": v}
+    if not (mask is kv_lengths is alibi_slopes is sinks is offsets is block_table is c_k is c_q is q_base is None):
+        arrays |= _given(mask=mask, kv_lengths=kv_lengths, alibi_slopes=alibi_slopes, sinks=sinks,
+                         causal_offsets=offsets, block_table=block_table, c_k=c_k, c_q=c_q, q_base=q_base)  # fmt: skip
     return dispatch(options, arrays, return_lse, out)
 
 
@@ -150,12 +150,14 @@ def attention_varlen(
     )
     options = Options("hnd", kind, offset, parse_window(window), parse_scale(scale), *longest, parse_recipe(recipe),
                       parse_recipe(backend, "backend"))  # fmt: skip
-    arrays = {
-        "q": q, "k": k, "v": v, "kv_lengths": kv_lengths, "alibi_slopes": alibi_slopes, "sinks": sinks,
-        "causal_offsets": offsets, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "c_k": c_k, "c_q": c_q,
-        "q_base": q_base,
-    }  # fmt: skip
+    arrays = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+    arrays |= _given(kv_lengths=kv_lengths, alibi_slopes=alibi_slopes, sinks=sinks, causal_offsets=offsets, c_k=c_k,
+                     c_q=c_q, q_base=q_base)  # fmt: skip
     return dispatch(options, arrays, return_lse, out)
+
+
+def _given(**arrays: Array | None) -> dict[str, Array]:
+    return {name: array for name, array in arrays.items() if array is not None}
 
 
 def _same_length(q: Array, k: Array, layout: str) -> bool:
@@ -169,6 +171,11 @@ def dispatch(options: Options, arrays: dict[str, Array], return_lse: bool, out: 
     if is_foreign(arrays["q"]):
         arrays = {name: adopt(a) for name, a in arrays.items()}
     if is_torch(arrays["q"]):
+        import clary.torch_ops as torch_ops  # (`from .` takes twice as long)
+
+        plan = torch_ops.plan_again(options, arrays, _fresh(return_lse)) if out is None else None
+        if plan is not None:
+            return _call(plan, arrays, return_lse)
         _tracing.refuse("attention", arrays if out is None else {**arrays, "out": out})
         if _tracing.active(arrays):
             made, lse = _tracing.attention(options, arrays, return_lse)
@@ -183,17 +190,26 @@ def run(options: Options, arrays: dict[str, Array], return_lse: bool, out: Array
     if given:
         arrays["out"] = out
     family = gather(arrays)
-    q, out = arrays["q"], arrays.get("out")
     if given:
         refuse_overlap(family, arrays)
-    fresh = (("lse",) if return_lse else ()) if given else (("out", "lse") if return_lse else ("out",))
-    plan = plan_for(family, options, arrays, fresh)
-    if not given:
-        out = arrays["out"] = family.empty(plan.shapes["out"], q.dtype, q)
+    made = _call(plan_for(family, options, arrays, _fresh(return_lse, given)), arrays, return_lse)
+    if given:
+        family.written(arrays["out"])
+    return made
+
+
+def _fresh(return_lse: bool, given: bool = False) -> tuple[str, ...]:
+    """What the call makes itself."""
+    return (("lse",) if return_lse else ()) if given else (("out", "lse") if return_lse else ("out",))
+
+
+def _call(plan: Plan, arrays: dict[str, Array], return_lse: bool) -> Any:
+    family, q = plan.family, arrays["q"]
+    if "out" not in arrays:
+        arrays["out"] = family.empty(plan.shapes["out"], q.dtype, q, plan.like_q)
     if return_lse:
         arrays["lse"] = family.empty(plan.shapes["lse"], family.float32(q), q)
-    params, _workspace = plan.bind(family, arrays, q)
-    check(lib.clary_attention(ctypes.byref(params)))
-    if given:
-        family.written(out)
-    return (out, arrays["lse"]) if return_lse else out
+    bound = plan.bind(arrays)
+    check(lib.clary_attention(bound.reference))
+    plan.release(bound)
+    return (arrays["out"], arrays["lse"]) if return_lse else arrays["out"]

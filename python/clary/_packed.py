@@ -212,15 +212,17 @@ class PackedKV:
         if self.capacity not in plan.q_bytes:
             plan.q_bytes[self.capacity] = _layouts(plan, self.capacity)[0].bytes
         memory = family.bytes(plan.q_bytes[self.capacity], self.memory)
-        params, workspace = plan.bind(family, arrays, self.memory)
-        q_packed, kv_packed = _buffer(family, memory, self._shapes["k"][1:3], self.capacity), self._packed()
-        check(lib.clary_quantize(ctypes.byref(params), ctypes.byref(q_packed), None, ctypes.byref(kv_packed)))
+        bound = plan.bind(arrays)
+        q_packed = ctypes.byref(_buffer(family, memory, self._shapes["k"][1:3], self.capacity))
+        kv_packed = ctypes.byref(self._packed())
+        check(lib.clary_quantize(bound.reference, q_packed, None, kv_packed))
         dtype = arrays["q"].dtype
         del arrays["q"]
         made = {name: family.empty(plan.shapes[name], dtype if name == "out" else family.float32(memory), self.memory)
                 for name in fresh}  # fmt: skip
-        plan.store(params, family, made)
-        check(lib.clary_attend(ctypes.byref(params), ctypes.byref(q_packed), ctypes.byref(kv_packed)))
+        plan.store(bound, made)
+        check(lib.clary_attend(bound.reference, q_packed, kv_packed))
+        plan.release(bound)
         if out is not None:
             family.written(out)
         out = made.get("out", out)
@@ -271,8 +273,9 @@ class PackedKV:
         q_shape = (*q_shape[:tokens], 0, *q_shape[tokens + 1 :])
         q = ("q", (dtype, device, index, q_shape, contiguous(q_shape)))
         plan = plan_for(family, self._options, arrays, (), (q,), one_shot=False)
-        params, _workspace = plan.bind(family, arrays, self.memory)
-        check(lib.clary_append_kv(ctypes.byref(params), ctypes.byref(self._packed())))
+        bound = plan.bind(arrays)
+        check(lib.clary_append_kv(bound.reference, ctypes.byref(self._packed())))
+        plan.release(bound)
         self._length = None if known is None else min(known + n, self.capacity)
         self._read_length(ragged)
 
@@ -374,8 +377,9 @@ def quantize_kv(
     made.memory = family.bytes(layout_kv.bytes, k)
     for section in layout_kv.sections[: layout_kv.section_count]:
         made._sections[section.name.decode()] = (section.dtype, tuple(section.shape[: section.ndim]), section.offset)
-    params, _workspace = plan.bind(family, arrays, k)
-    check(lib.clary_quantize(ctypes.byref(params), None, ctypes.byref(made._packed()), None))
+    bound = plan.bind(arrays)
+    check(lib.clary_quantize(bound.reference, None, ctypes.byref(made._packed()), None))
+    plan.release(bound)
     made._read_length("kv_lengths" in arrays)
     made._text = made._describe()
     return made

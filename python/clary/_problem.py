@@ -8,7 +8,7 @@ clary_attention_params depends on shapes, strides, types, devices and options al
 from __future__ import annotations
 
 import ctypes
-import struct
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from . import _structs
@@ -34,11 +34,13 @@ INPUTS = (
 )
 RESULTS = ("out", "lse")
 _WRITTEN = (*RESULTS, "out_a", "lse_a")
-#: Byte offset of each tensor's data pointer.
-_DATA = {name: getattr(_structs.Params, name).offset for name in INPUTS + RESULTS}
-_CONTEXT, _STREAM, _WORKSPACE = (getattr(_structs.Params, name).offset for name in ("context", "stream", "workspace"))
-_store = struct.Struct("@P").pack_into
-_store_workspace = struct.Struct("@PN").pack_into
+# Of pointers within the struct, in words: of each tensor's data, then others.
+_WORD = ctypes.sizeof(ctypes.c_void_p)
+_DATA = {name: (getattr(_structs.Params, name).offset + _structs.Tensor.data.offset) // _WORD
+         for name in INPUTS + RESULTS}  # fmt: skip
+_CONTEXT, _STREAM, _WORKSPACE, _WORKSPACE_BYTES = (
+    getattr(_structs.Params, name).offset // _WORD for name in ("context", "stream", "workspace", "workspace_size")
+)
 
 _FAR = 2**62  # numbers that are no sizes stay below: ctypes would keep the low bits of larger ones without a word
 
@@ -176,10 +178,31 @@ def workspace_bytes(params: _structs.Params, one_shot: bool) -> int:
     return found.value
 
 
+class Bound:
+    """The struct of one call at a time, its pointers as words, and its workspace, if it has one."""
+
+    workspace = 0
+
+    def __init__(self, family: Any, template: bytes):
+        self.family = family
+        self.params = _structs.Params.from_buffer_copy(template)
+        self.reference = ctypes.byref(self.params)
+        self.words = memoryview(self.params).cast("B").cast("N")
+
+    def free(self) -> None:
+        if self.workspace:
+            self.family.free(self.workspace)
+            self.workspace = 0
+
+    __del__ = free  # where the call failed
+
+
 class Plan:
     """The filled struct of a problem, but for pointers, and the shapes of the results that a call makes itself."""
 
-    def __init__(self, options: Options, described: dict[str, tuple], fresh: tuple[str, ...], one_shot: bool):
+    def __init__(self, family: Any, options: Options, described: dict[str, tuple], fresh: tuple[str, ...],
+                 one_shot: bool):  # fmt: skip
+        self.family = family
         self.shapes = fresh_shapes(options, described)
         for name in fresh:
             dtype = FP32 if name == "lse" else described["q"][0]
@@ -187,31 +210,39 @@ class Plan:
             described[name] = (dtype, *described["q"][1:3], shape, contiguous(shape))
         self.params = make_params(options, described)  # keeps the strings alive that the template points to
         self.template = bytes(self.params)
+        self.idle: list[Bound] = []  # of calls that have returned
+        self.like_q = described.get("out") == described["q"]
         self.q_bytes: dict[int, int] = {}  # of a packed Q, by the capacity of the cache that it attends to
-        self.on_gpu = described["q"][1] != 0
+        self.on_gpu, self.device_index = described["q"][1] != 0, described["q"][2]
         # On the CPU the library takes its workspace from the heap, of the size that this call's lengths need.
         self.workspace = max(workspace_bytes(self.params, one_shot), 64) if self.on_gpu else 0
 
-    def bind(self, family: Any, arrays: dict[str, Any], like: Any) -> tuple[_structs.Params, Any]:
-        """The struct of one call, and the workspace that must outlive it."""
-        params = _structs.Params.from_buffer_copy(self.template)
-        pointer = family.pointer
-        for name, array in arrays.items():
-            _store(params, _DATA[name], pointer(array))
-        if not self.on_gpu:
-            if threads.context is not None:
-                _store(params, _CONTEXT, threads.context)
-            return params, None
-        workspace = family.bytes(self.workspace, like)
-        _store(params, _STREAM, family.stream(like))
-        _store_workspace(params, _WORKSPACE, pointer(workspace), self.workspace)
-        return params, workspace
+    def bind(self, arrays: dict[str, Any]) -> Bound:
+        """A struct for one call, with its workspace; to be released when all is queued."""
+        try:
+            bound = self.idle.pop()  # (of one thread alone)
+        except IndexError:
+            bound = Bound(self.family, self.template)
+        self.store(bound, arrays)
+        words = bound.words
+        if self.on_gpu:
+            family, index = self.family, self.device_index
+            words[_STREAM] = stream = family.stream(index)
+            words[_WORKSPACE] = bound.workspace = family.workspace(self.workspace, index, stream)
+            words[_WORKSPACE_BYTES] = self.workspace
+        else:
+            words[_CONTEXT] = threads.context or 0
+        return bound
 
-    @staticmethod
-    def store(params: _structs.Params, family: Any, arrays: dict[str, Any]) -> None:
-        pointer = family.pointer
+    def store(self, bound: Bound, arrays: dict[str, Any]) -> None:
+        words, pointer = bound.words, self.family.pointer
         for name, array in arrays.items():
-            _store(params, _DATA[name], pointer(array))
+            words[_DATA[name]] = pointer(array)
+
+    def release(self, bound: Bound) -> None:
+        """After the call: its struct and memory may serve another."""
+        bound.free()
+        self.idle.append(bound)
 
 
 def contiguous(shape: tuple) -> tuple:
@@ -233,7 +264,7 @@ def fresh_shapes(options: Options, described: dict[str, tuple]) -> dict[str, tup
 
 
 _PLANS_KEPT = 4096
-_plans: dict[tuple, Plan] = {}
+plans: dict[tuple, Plan] = {}  # by plan_key
 
 
 def plan_for(family: Any, options: Options, arrays: dict[str, Any], fresh: tuple[str, ...] = (),
@@ -243,15 +274,21 @@ def plan_for(family: Any, options: Options, arrays: dict[str, Any], fresh: tuple
     call."""
     facts = family.facts
     looks = [facts(a) for a in arrays.values()]
-    key = (family.name, options, one_shot, fresh, fixed, *arrays, *looks)
-    plan = _plans.get(key)
+    key = plan_key(family.name, options, one_shot, fresh, fixed, arrays, looks)
+    plan = plans.get(key)
     if plan is None:
         described = {name: family.describe(name, look) for name, look in zip(arrays, looks)}
-        plan = Plan(options, {**dict(fixed), **described}, fresh, one_shot)
-        if len(_plans) >= _PLANS_KEPT:
-            _plans.clear()
-        _plans[key] = plan
+        plan = Plan(family, options, {**dict(fixed), **described}, fresh, one_shot)
+        if len(plans) >= _PLANS_KEPT:
+            plans.clear()
+        plans[key] = plan
     return plan
+
+
+def plan_key(family: str, options: Options, one_shot: bool, fresh: tuple[str, ...], fixed: tuple, names: Iterable[str],
+             looks: list) -> tuple:  # fmt: skip
+    """Of the plan of arrays with these names and looks, their family's facts."""
+    return (family, options, one_shot, fresh, fixed, *names, *looks)
 
 
 _REQUIRED = frozenset(("q", "k", "v", "out_a", "lse_a", "out_b", "lse_b"))

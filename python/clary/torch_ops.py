@@ -3,8 +3,8 @@
 torch.ops.clary.attention and torch.ops.clary.merge. Registered when the first torch.Tensor comes along.
 
 Made with torch.library.Library, which every PyTorch from 2.0 on has. The fakes are kernels of the Meta key; they give
-shape, strides and type, and PyTorch adds the device. Eager calls do not pass here: the dispatcher costs some
-microseconds.
+shape, strides and type, and PyTorch adds the device. Eager calls do not pass them, since the dispatcher costs some
+microseconds; what they must know of PyTorch's state is here too.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from . import _attention, _merge, _tracing
+from . import _attention, _merge, _problem, _tracing
 from ._arrays import TorchFamily
 from ._library import check, lib
-from ._problem import INPUTS, Options, make_params
+from ._problem import INPUTS, Options, Plan, make_params
 from .errors import InvalidArgument
 
 _SCHEMA = (
@@ -135,6 +135,7 @@ compiling = getattr(getattr(torch, "compiler", None), "is_compiling", _no_compil
 _modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 _jit_state = torch._C._get_tracing_state
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_Tensor, _strided = torch.Tensor, torch.strided
 grad_enabled = torch.is_grad_enabled
 _transforms = torch._C._functorch.peek_interpreter_stack
 _wrapped = torch._C._functorch.is_functorch_wrapped_tensor
@@ -173,6 +174,19 @@ def active(arrays: dict[str, Any]) -> bool:
                 raise InvalidArgument(f"{name}: a nested tensor, {a.layout}; allowed: a dense tensor")
             pretends = True
     return pretends or compiling() or _modes() > 0 or _jit_state() is not None
+
+
+def plan_again(options: Options, arrays: dict[str, Any], fresh: tuple[str, ...]) -> Plan | None:
+    """The plan of a call, if one like it was made before, and its arrays need nothing but to be read: one pass over them
+    instead of those that refuse, convert and describe."""
+    if compiling() or _modes() > 0 or _jit_state() is not None or transforming() or forward_mode():
+        return None
+    grad, looks = grad_enabled(), []
+    for a in arrays.values():
+        if type(a) is not _Tensor or a.layout is not _strided or a.is_nested or a.is_neg() or grad and a.requires_grad:
+            return None
+        looks.append((a.dtype, a.device, a.shape, a.stride()))  # as TorchFamily.facts
+    return _problem.plans.get(_problem.plan_key(TorchFamily.name, options, True, fresh, (), arrays, looks))
 
 
 def call_attention(options: Options, arrays: dict[str, Any], return_lse: bool) -> tuple[torch.Tensor, torch.Tensor]:

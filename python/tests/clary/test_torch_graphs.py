@@ -282,16 +282,17 @@ def test_what_a_gpu_call_is_given(monkeypatch):
     import ctypes
 
     from clary import _attention, _problem, _structs
-    from clary._arrays import TorchFamily
+    from clary._arrays import TorchFamily, family_of
 
-    seen = []
+    seen, status = [], 0
 
     class Library:
         def clary_attention(self, reference):
             params = _structs.Params.from_buffer_copy(reference._obj)
             seen.append((params.q.device, params.q.device_index, params.out.device, params.lse.device, params.stream,
-                         params.workspace_size, params.workspace % 64, params.q.data, params.context))  # fmt: skip
-            return 0
+                         params.workspace_size, params.workspace, params.q.data, params.context))  # fmt: skip
+            assert params.workspace not in freed
+            return status
 
         def clary_workspace_size(self, _, one_shot, size):
             size._obj.value = 12345 + one_shot
@@ -300,12 +301,25 @@ def test_what_a_gpu_call_is_given(monkeypatch):
     describe = TorchFamily.describe
     monkeypatch.setattr(TorchFamily, "describe", staticmethod(
         lambda name, facts: (describe(name, facts)[0], 1, 3, *describe(name, facts)[3:])))  # fmt: skip
-    monkeypatch.setattr(TorchFamily, "stream", lambda self, like: 0x5EED)
+    held, freed = [], []
+
+    def workspace(self, *asked):
+        held.append(asked)
+        return 64 * len(held)
+
+    monkeypatch.setattr(TorchFamily, "stream", lambda self, index: 0x5EED + index)
+    monkeypatch.setattr(TorchFamily, "workspace", workspace)
+    q, k, v = qkv("cpu")
+    monkeypatch.setattr(family_of("q", q), "free", freed.append)
     monkeypatch.setattr(_problem, "lib", Library())
     monkeypatch.setattr(_attention, "lib", Library())
-    monkeypatch.setattr(_problem, "_plans", {})
-    q, k, v = qkv("cpu")
+    monkeypatch.setattr(_problem, "plans", {})
     for _ in range(2):  # a new plan, and the kept one
         out, lse = clary.attention(q, k, v, return_lse=True)
-    assert seen == [(1, 3, 1, 1, 0x5EED, 12346, 0, q.data_ptr(), None)] * 2
+    assert seen == [(1, 3, 1, 1, 0x5EED + 3, 12346, at, q.data_ptr(), None) for at in (64, 128)]
+    assert held == [(12346, 3, 0x5EED + 3)] * 2 and freed == [64, 128]
+    status = 1
+    with pytest.raises(clary.InvalidArgument):
+        clary.attention(q, k, v, return_lse=True)
+    assert freed == [64, 128, 192]
     assert ctypes.sizeof(_structs.Params) % 8 == 0
