@@ -5,7 +5,8 @@
     python3 bench/gpu_bench.py build/cuda/lib/libclary.so -o bench/results/h200_attention.json
 
 Shapes of B*S = 32768 tokens and H*D = 2048, bf16 N(0, 1). T is PyTorch's SDPA with the cuDNN backend. Every candidate
-runs 12 times back to back between two events, round by round in turn; medians of 7 rounds. Each result is first compared
+runs 12 times back to back between two events, round by round, in another order each time: one that draws much power leaves
+lower clocks to the next. Medians of 7 rounds. Each result is first compared
 with exact fp32 attention on one head. "kernel" is clary_attend on packed buffers, "call" is clary_attention. Then
 clary_quantize alone: its time against 13 bytes for each (token, channel), which has an element of Q, of K and of V. Then decode
 steps, clary_attend of one query to packed K and V: the bytes of K and V that they must read, codes, scales and digits, over
@@ -18,6 +19,7 @@ import ctypes
 import datetime
 import json
 import os
+import random
 import statistics
 import sys
 
@@ -29,7 +31,7 @@ from common import git_commit, load, rel_l1
 TOKENS, WIDTH = 32768, 2048  # B * S, H * D
 DECODE = [(64, 8192), (64, 32768), (1, 131072)]  # batch, keys; 32 heads, 8 of K and V, head dim 128
 CALLS, ROUNDS, WARM_UP = 12, 7, 3
-PROTOCOL = f"{CALLS} calls back to back between events, alternated, median of {ROUNDS}"
+PROTOCOL = f"{CALLS} calls back to back between events, alternated in shuffled order, median of {ROUNDS}"
 
 
 class Problem:
@@ -76,8 +78,12 @@ def measure(candidates: dict) -> dict:
         for _ in range(WARM_UP):
             run()
     times = {name: [] for name in candidates}
+    shuffle = random.Random(1).shuffle
     for _ in range(ROUNDS):
-        for name, run in candidates.items():
+        order = list(candidates)
+        shuffle(order)
+        for name in order:
+            run = candidates[name]
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             torch.cuda.synchronize()
             start.record()

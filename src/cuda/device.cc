@@ -55,10 +55,14 @@ Status status_of(int error, const char* what) {
 Status Runtime::device(int* index) { return status_of(cudaGetDevice(index), "cudaGetDevice"); }
 Status Runtime::use(int index) { return status_of(cudaSetDevice(index), "cudaSetDevice"); }
 
-Status Runtime::raise_shared_limit(const gpu::Kernel& kernel, uint32_t bytes) {
-    return status_of(
-        cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
-        kernel.name);
+Status Runtime::prepare(const gpu::Kernel& kernel, uint32_t shared_bytes) {
+    const auto set = [&](cudaFuncAttribute attribute, int value) {
+        return status_of(cudaFuncSetAttribute(kernel.function, attribute, value), kernel.name);
+    };
+    if (shared_bytes > kSharedByDefault)
+        CLARY_RETURN_IF_ERROR(set(cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
+    // All of our kernels alike: while blocks of one run, a multiprocessor cannot divide its memory anew for the next.
+    return set(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
 }
 
 Status Runtime::start(const gpu::Kernel& kernel, unsigned blocks, uint32_t shared_bytes, void** arguments, void* stream,

@@ -22,7 +22,7 @@ struct Runtime {
     static constexpr uint32_t kSharedByDefault = 48 * 1024;
     static Status device(int* index);
     static Status use(int index);
-    static Status raise_shared_limit(const gpu::Kernel& kernel, uint32_t bytes);
+    static Status prepare(const gpu::Kernel& kernel, uint32_t shared_bytes);
     static Status start(const gpu::Kernel& kernel, unsigned blocks, uint32_t shared_bytes, void** arguments,
                         void* stream, bool overlaps);
 };

@@ -44,9 +44,10 @@ const std::string& no_gpu() { return found().problem; }
 Status Runtime::device(int* index) { return status_of(mcGetDevice(index), "mcGetDevice"); }
 Status Runtime::use(int index) { return status_of(mcSetDevice(index), "mcSetDevice"); }
 
-Status Runtime::raise_shared_limit(const Kernel& kernel, uint32_t bytes) {
+Status Runtime::prepare(const Kernel& kernel, uint32_t shared_bytes) {
+    if (shared_bytes <= kSharedByDefault) return Status::ok();
     return status_of(
-        mcFuncSetAttribute(kernel.function, mcFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+        mcFuncSetAttribute(kernel.function, mcFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
         kernel.name);
 }
 

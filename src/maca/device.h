@@ -30,7 +30,7 @@ struct Runtime {
     static constexpr uint32_t kSharedByDefault = 32 * 1024;  // surely
     static Status device(int* index);
     static Status use(int index);
-    static Status raise_shared_limit(const Kernel& kernel, uint32_t bytes);
+    static Status prepare(const Kernel& kernel, uint32_t shared_bytes);
     static Status start(const Kernel& kernel, unsigned blocks, uint32_t shared_bytes, void** arguments, void* stream,
                         bool overlaps);
 };

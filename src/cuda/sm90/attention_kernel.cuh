@@ -293,6 +293,9 @@ class Attention {
         ptx::barrier_arrive_if((L::tile(stage).marks.flags & TileConstants::kVeryFirst) == 0 && leads(),
                                L::empty(tiles_.before().stage()));
     }
+    // The runs of both halves in turn: ptxas then leaves conversions between exponentials up to the end (7 % of this block;
+    // docs/kernels/sm90.md). Sums of floats have an order of their own.
+    CLARY_HD static constexpr int run_at(int step) { return c.want_lse ? step : step / 2 + step % 2 * (kRuns / 2); }
     template <bool masked>
     CLARY_DEVICE TileSums flush_and_make_p(int stage, const Scores& s, const float (&factor)[2][2],
                                            const float (&top)[2]) {
@@ -300,30 +303,35 @@ class Attention {
         const float shift[2] = {kPLog2Top - top[0], kPLog2Top - top[1]};
         TileSums sums;
         CLARY_UNROLL
-        for (int run = 0; run < kRuns; ++run) {
+        for (int step = 0; step < kRuns; ++step) {
+            const int run = run_at(step);
             uint32_t weights = 0x01010101u * numerics::kWeightUnit;
             if constexpr (c.key_bias)
                 weights = T::load<uint32_t>(
                     SharedAddress{L::tile_at(stage) + L::kWeights + static_cast<uint32_t>(16 * run + quad() * 4)});
+            const auto score = [&](int r, int j) { return s[8 * run + 2 * r + j % 2 + j / 2 * 4]; };
+            float e[2][4];
+            CLARY_UNROLL
+            for (int j = 0; j < 4; ++j) CLARY_UNROLL
+            for (int r = 0; r < 2; ++r) e[r][j] = T::fma(static_cast<float>(score(r, j)), factor[r][run / 4], shift[r]);
+            CLARY_UNROLL
+            for (int j = 0; j < 4; ++j) CLARY_UNROLL
+            for (int r = 0; r < 2; ++r) {
+                e[r][j] = T::exp2(e[r][j]);
+                if (masked && score(r, j) == kMasked) e[r][j] = 0;
+            }
             CLARY_UNROLL
             for (int r = 0; r < 2; ++r) {
-                float e[4];
-                CLARY_UNROLL
-                for (int j = 0; j < 4; ++j) {
-                    const int i = 8 * run + 2 * r + j % 2 + j / 2 * 4;
-                    e[j] = T::exp2(T::fma(static_cast<float>(s[i]), factor[r][run / 4], shift[r]));
-                    if (masked && s[i] == kMasked) e[j] = 0;
-                }
                 uint32_t& word = p8_[run / 2][run % 2 * 2 + r];
-                word = T::pack4<gpu::Element::kU8>(e[0], e[1], e[2], e[3]);
+                word = T::pack4<gpu::Element::kU8>(e[r][0], e[r][1], e[r][2], e[r][3]);
                 sums.whole[r] = T::dot4(word, weights, sums.whole[r]);
                 if constexpr (c.want_lse) {
                     CLARY_UNROLL
                     for (int j = 0; j < 4; ++j)
-                        sums.exact[r] = T::fma(e[j], static_cast<float>(weights >> (8 * j) & 255u), sums.exact[r]);
+                        sums.exact[r] = T::fma(e[r][j], static_cast<float>(weights >> (8 * j) & 255u), sums.exact[r]);
                 }
             }
-            flush<kEarlyFlush / kRuns>(run * (kEarlyFlush / kRuns));
+            flush<kEarlyFlush / kRuns>(step * (kEarlyFlush / kRuns));
         }
         CLARY_UNROLL
         for (int k = 0; k < kTileK / 32; ++k) ptx::pin(p8_[k]);
@@ -368,16 +376,11 @@ class Attention {
         const bool by_channel = desc.recipe.v_scale == VScale::kChannel;
         using All = gpu::OutputRows<T, typename L::Atom, 1, kD / 8>;
         typename All::Registers out;
-        static_for<kD / 8, 4>([&](auto n, auto i) {
-            float o = out_[n * 4 + i] * inverse[i / 2];
-            if (by_channel) o *= p_.v_scale[head_channel + All::channel_of(n, i)];
-            out[0][n][i] = o;
-        });
-        if (desc.recipe.rotate_v) All::rotate(out, static_cast<int>(desc.head_dim_v));
-        if (p_.v_mean)
-            static_for<kD / 8, 4>([&](auto n, auto i) {
-                out[0][n][i] = T::fma(p_.v_mean[head_channel + All::channel_of(n, i)], share[i / 2], out[0][n][i]);
-            });
+        static_for<kD / 8, 4>([&](auto n, auto i) { out[0][n][i] = out_[n * 4 + i]; });
+        All::finish(out, inverse, share,
+                    {by_channel ? p_.v_scale + head_channel : nullptr,
+                     p_.v_mean != nullptr ? p_.v_mean + head_channel : nullptr, desc.recipe.rotate_v,
+                     static_cast<int>(desc.head_dim_v)});
         const int first = T::wave() * 16;
         const SharedAddress scratch{L::kOutputAt + static_cast<uint32_t>(T::wave() * Output::kBytes)};
         static_for<2>([&](auto half) {

@@ -839,7 +839,14 @@ class AttentionKernel {
         float inverse[kRows], share[kRows];
         const int64_t q_begin = sequence().q_begin;
         static_for<kRows>([&](auto r) { finish_row<r>(q_begin, inverse[r], share[r]); });
-        if (!split()) finish_channels(out, inverse, share);
+        if (!split()) {
+            const int64_t head_channel = (b_ * desc.kv_heads + kv_head_) * c.head_dim_v;
+            const bool by_channel = desc.recipe.v_scale == VScale::kChannel;
+            Output::finish(out, inverse, share,
+                           {by_channel ? p_.v_scale + head_channel : nullptr,
+                            p_.v_mean != nullptr ? p_.v_mean + head_channel : nullptr, desc.recipe.rotate_v,
+                            static_cast<int>(desc.head_dim_v)});
+        }
 
         const SharedAddress scratch{kQueriesAt + static_cast<uint32_t>(T::wave() * Output::kBytes)};
         const int first = wave_row_;
@@ -855,25 +862,6 @@ class AttentionKernel {
     CLARY_DEVICE int64_t split_row(int row) const {
         return p_.split.row_of(b_ * p_.desc.kv_heads + kv_head_, piece(), first_row_ + row);
     }
-    // From sums to results.
-    CLARY_DEVICE void finish_channels(typename Output::Registers& out, const float (&inverse)[kRows],
-                                      const float (&share)[kRows]) const {
-        const AttentionDesc& desc = p_.desc;
-        const int64_t head_channel = (b_ * desc.kv_heads + kv_head_) * c.head_dim_v;
-        const bool by_channel = desc.recipe.v_scale == VScale::kChannel;
-        for_out([&](auto m, auto n, auto i) {
-            float& o = out[m][n][i];
-            o *= inverse[Output::row_of(m, i)];
-            if (by_channel) o *= p_.v_scale[head_channel + Output::channel_of(n, i)];
-        });
-        if (desc.recipe.rotate_v) Output::rotate(out, static_cast<int>(desc.head_dim_v));
-        if (p_.v_mean)
-            for_out([&](auto m, auto n, auto i) {
-                out[m][n][i] = T::fma(p_.v_mean[head_channel + Output::channel_of(n, i)], share[Output::row_of(m, i)],
-                                      out[m][n][i]);
-            });
-    }
-
     // What a row of O is multiplied by, and the share of the softmax that is not the sink's; stores the row's LSE. All NaN
     // where !valid. Of a piece: stores its sums.
     template <int r>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A wave's rows of O in its accumulators: rotated back along the channels, and stored in the caller's type and layout by
-// way of shared memory, so that lanes write runs of channels.
+// A wave's rows of O in its accumulators: from sums to results, rotated back along the channels, and stored in the caller's
+// type and layout by way of shared memory, so that lanes write runs of channels. What a block does once and a tile of keys
+// does not pay for: every instruction counts where rows see few keys.
 #pragma once
 
 #include "core/desc.h"
@@ -22,6 +23,32 @@ struct OutputRows {
     CLARY_HD static constexpr int row_of(int m, int i) { return m * kResultRows<Atom> + row_slot<Atom>(i); }
     CLARY_DEVICE static int channel_of(int n, int i) { return n * Atom::kOthers + Atom::result_at(T::lane(), i).col; }
 
+    // What the channels of a head have: V's scale and mean, null where they have none; whether V was rotated. Channels
+    // 0 .. dim - 1 exist.
+    struct Channels {
+        const float* scale;
+        const float* mean;
+        bool rotated;
+        int dim;
+    };
+    // From sums to results. Of each row, by slot: what its sums are multiplied by, and the mean's share of it.
+    template <int kRows>
+    CLARY_DEVICE static void finish(Registers& out, const float (&inverse)[kRows], const float (&share)[kRows],
+                                    const Channels& channels) {
+        for_all([&](auto m, auto n, auto i) { out[m][n][i] *= inverse[row_of(m, i)]; });
+        if (channels.scale != nullptr) {
+            const float* const scale = channels.scale + channel_of(0, 0);
+            for_all([&](auto m, auto n, auto i) { out[m][n][i] *= scale[channels_from_first(n, i)]; });
+        }
+        if (channels.rotated) rotate(out, channels.dim);
+        if (channels.mean != nullptr) {
+            const float* const mean = channels.mean + channel_of(0, 0);
+            for_all([&](auto m, auto n, auto i) {
+                out[m][n][i] = T::fma(mean[channels_from_first(n, i)], share[row_of(m, i)], out[m][n][i]);
+            });
+        }
+    }
+
     // -- Hadamard rotation of channels 0 .. dim - 1 (numerics/hadamard.h) --
     CLARY_DEVICE static void rotate(Registers& out, int dim) {
         if (dim == kChannels && (kChannels & (kChannels - 1)) == 0)
@@ -30,11 +57,12 @@ struct OutputRows {
             rotate_blocks<false>(out, dim);
     }
 
-    // -- shared memory: fp32 rows. The gap is what lanes with neighbouring numbers write of a row, so that they spread over
-    // the banks --
+    // -- shared memory: fp32 rows, then where each begins in the result. The gap is what lanes with neighbouring numbers
+    // write of a row, so that they spread over the banks --
     static constexpr int kGap = Atom::result_at(1, 0).row == 0 ? 4 * kRun * 4 : kRun * 4;
     static constexpr int kRowBytes = kChannels * 4 + kGap;
-    static constexpr int kBytes = kWaveRows * kRowBytes;
+    static constexpr int kOffsetsAt = kWaveRows * kRowBytes;
+    static constexpr int kBytes = kOffsetsAt + kWaveRows * static_cast<int>(sizeof(int64_t));
 
     // Rows 0 .. rows - 1, row r to element row_offset(r) of `to`.
     template <class RowOffset>
@@ -49,16 +77,32 @@ struct OutputRows {
                                                      (n * Atom::kOthers + at.col) * 4),
                      run);
         });
+        CLARY_UNROLL
+        for (int row = T::lane(); row < kWaveRows; row += T::kLanes)
+            T::store(offset_at(scratch, row), Offset{row < rows ? row_offset(row) : 0});
         T::wave_sync();
         if (to.dtype == DType::kBF16 && in_fours(to, dim))
-            store_rows<Element::kBf16>(scratch, to, dim, rows, row_offset);
+            store_rows<Element::kBf16>(scratch, to, dim, rows);
         else if (to.dtype == DType::kF16 && in_fours(to, dim))
-            store_rows<Element::kF16>(scratch, to, dim, rows, row_offset);
+            store_rows<Element::kF16>(scratch, to, dim, rows);
         else
-            store_any_rows(scratch, to, dim, rows, row_offset);
+            store_any_rows(scratch, to, dim, rows);
     }
 
   private:
+    // channel_of(n, i) - channel_of(0, 0), in every lane.
+    CLARY_HD static constexpr int channels_from_first(int n, int i) {
+        return n * Atom::kOthers + Atom::result_at(0, i).col - Atom::result_at(0, 0).col;
+    }
+    CLARY_HD static constexpr bool steps_are_alike() {
+        for (int lane = 0; lane < T::kLanes; ++lane)
+            for (int i = 0; i < Atom::kResults; ++i)
+                if (Atom::result_at(lane, i).col - Atom::result_at(lane, 0).col != channels_from_first(0, i))
+                    return false;
+        return true;
+    }
+    static_assert(steps_are_alike());
+
     struct alignas(4 * kRun) Run {
         float x[kRun];
     };
@@ -68,6 +112,15 @@ struct OutputRows {
     struct alignas(8) Halves {
         uint32_t a, b;
     };
+    struct alignas(8) Offset {
+        int64_t elements;
+    };
+    CLARY_DEVICE static SharedAddress offset_at(SharedAddress scratch, int row) {
+        return scratch + static_cast<uint32_t>(kOffsetsAt + row * static_cast<int>(sizeof(Offset)));
+    }
+    CLARY_DEVICE static int64_t offset_of(SharedAddress scratch, int row) {
+        return T::template load<Offset>(offset_at(scratch, row)).elements;
+    }
 
     static constexpr int kPerRow = kChannels / 4;  // lanes that take a row, four channels each
     static_assert(kWaveRows * kPerRow % T::kLanes == 0);
@@ -81,9 +134,8 @@ struct OutputRows {
                (to.batch_stride | to.head_stride | to.token_stride) % 4 == 0;
     }
     // The loads of kAtOnce rows are under way at once. (A loop of all, unrolled, takes longer to fetch than to run.)
-    template <Element kTo, class RowOffset>
-    CLARY_DEVICE static void store_rows(SharedAddress scratch, const Operand& to, int dim, int rows,
-                                        const RowOffset& row_offset) {
+    template <Element kTo>
+    CLARY_DEVICE static void store_rows(SharedAddress scratch, const Operand& to, int dim, int rows) {
         constexpr int kSteps = kWaveRows * kPerRow / T::kLanes, kAtOnce = kSteps % 8 == 0 ? 8 : kSteps % 4 == 0 ? 4 : 1;
         CLARY_NO_UNROLL
         for (int first = 0; first < kSteps; first += kAtOnce) {
@@ -91,26 +143,25 @@ struct OutputRows {
             for (int step = 0; step < kAtOnce; ++step) {
                 const int i = (first + step) * T::kLanes + T::lane(), row = i / kPerRow, channel = i % kPerRow * 4;
                 const Four value = load_four(scratch, row, channel);
+                const int64_t offset = offset_of(scratch, row);
                 if (row < rows && channel < dim)
-                    *reinterpret_cast<Halves*>(static_cast<char*>(to.data) + (row_offset(row) + channel) * 2) =
+                    *reinterpret_cast<Halves*>(static_cast<char*>(to.data) + (offset + channel) * 2) =
                         halves<kTo>(value);
             }
         }
     }
-    template <class RowOffset>
-    CLARY_DEVICE static void store_any_rows(SharedAddress scratch, const Operand& to, int dim, int rows,
-                                            const RowOffset& row_offset) {
+    CLARY_DEVICE static void store_any_rows(SharedAddress scratch, const Operand& to, int dim, int rows) {
         const int64_t size = dtype_size(to.dtype);
         for (int i = T::lane(); i < kWaveRows * kPerRow; i += T::kLanes) {
             const int row = i / kPerRow, channel = i % kPerRow * 4;
             const Four value = load_four(scratch, row, channel);
+            const int64_t offset = offset_of(scratch, row);
             if (row >= rows) continue;
             CLARY_UNROLL
             for (int j = 0; j < 4; ++j)
                 if (channel + j < dim)
-                    store_element(
-                        static_cast<char*>(to.data) + (row_offset(row) + (channel + j) * to.dim_stride) * size,
-                        to.dtype, value.x[j]);
+                    store_element(static_cast<char*>(to.data) + (offset + (channel + j) * to.dim_stride) * size,
+                                  to.dtype, value.x[j]);
         }
     }
     template <Element kTo>
@@ -139,9 +190,10 @@ struct OutputRows {
                 });
             } else if constexpr (h >= kRun) {
                 constexpr int mask = Atom::kRowMasks[h / kRun / 2];
+                const float sign = (T::lane() & mask) != 0 ? -1.0f : 1.0f;
                 for_all([&](auto m, auto n, auto i) {
                     const float mine = out[m][n][i], theirs = T::shuffle_xor(mine, mask);
-                    if (joins(n, i)) out[m][n][i] = T::lane() & mask ? theirs - mine : mine + theirs;
+                    if (joins(n, i)) out[m][n][i] = T::fma(sign, mine, theirs);
                 });
             } else {
                 for_all([&](auto m, auto n, auto i) {

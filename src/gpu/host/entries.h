@@ -15,8 +15,8 @@ struct Kernel {
     const void* function;  // what the runtime launches: its host symbol
     int threads;           // of a block
 
-    // Bit per device (of the first 64) on which the limit of dynamic shared memory has been raised.
-    mutable std::atomic<uint64_t> raised{0};
+    // Bit per device (of the first 64) on which it has been made ready (Runtime::prepare).
+    mutable std::atomic<uint64_t> prepared{0};
 };
 
 struct Stage {

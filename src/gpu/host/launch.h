@@ -2,9 +2,8 @@
 // Launching a kernel, and the current device of a call: no allocation, no waiting, every error named. A vendor's Runtime R
 // is a struct of
 //
-//   kSharedByDefault                  bytes of dynamic shared memory that need no asking
 //   device(&index), use(index)        the thread's current device
-//   raise_shared_limit(kernel, bytes)
+//   prepare(kernel, shared_bytes)     before its first launch on the current device
 //   start(kernel, blocks, shared_bytes, arguments, stream, overlaps)
 //
 // all of which give a Status.
@@ -50,11 +49,11 @@ Status launch(const Kernel& kernel, int device, int64_t blocks, uint32_t shared_
     if (blocks == 0) return Status::ok();
     if (blocks > kMaxBlocks)
         return unsupported(fmt::format("q, k: {} blocks of {}; allowed: up to 2^31 - 1", blocks, kernel.name));
-    // Threads that find the bit unset at once all raise the limit, to the same value.
+    // Threads that find the bit unset at once all prepare it, alike.
     const uint64_t bit = device < 64 ? uint64_t{1} << device : 0;
-    if (shared_bytes > R::kSharedByDefault && (kernel.raised.load(std::memory_order_relaxed) & bit) == 0) {
-        CLARY_RETURN_IF_ERROR(R::raise_shared_limit(kernel, shared_bytes));
-        kernel.raised.fetch_or(bit, std::memory_order_relaxed);
+    if ((kernel.prepared.load(std::memory_order_relaxed) & bit) == 0) {
+        CLARY_RETURN_IF_ERROR(R::prepare(kernel, shared_bytes));
+        kernel.prepared.fetch_or(bit, std::memory_order_relaxed);
     }
     void* arguments[] = {const_cast<void*>(params)};
     return R::start(kernel, static_cast<unsigned>(blocks), shared_bytes, arguments, stream, overlaps);

@@ -92,7 +92,8 @@ class Phases {
         if (packed_kv != nullptr) {
             CLARY_RETURN_IF_ERROR(run(kernels.statistics, call, statistics_blocks(params), params));
             if (desc.recipe.v_scale == VScale::kChannel)
-                CLARY_RETURN_IF_ERROR(run(kernels.channel_scale, call, channel_blocks(params), params));
+                CLARY_RETURN_IF_ERROR(
+                    run(kernels.channel_scale, call, channel_blocks(params), params, B::overlaps(arch)));
         }
         if (spans_heads(params)) {
             QuantizeParams heads = params;

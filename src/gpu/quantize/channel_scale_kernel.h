@@ -25,11 +25,15 @@ class ChannelScaleKernel {
         T::let_next_start();
         const AttentionDesc& desc = p.desc;
         const Slab slab = slab_of(p, T::block(0));
-        if (slab.is_q || !T::any(slab.exists && slab.count > 0)) return;
+        if (slab.is_q || !T::any(slab.exists && slab.count > 0)) {
+            T::wait_for_previous();  // all blocks do, so that who waits for this kernel has waited for that one too
+            return;
+        }
         const int64_t head = slab.b * desc.kv_heads + slab.h;
         Row x;
         x.load(desc.v, desc.head_dim_v, slab.count,
                RowsFrom{token_address(desc, desc.v, slab.b, slab.h, slab.sequence, false), slab.first});
+        T::wait_for_previous();
         if (p.v_mean != nullptr) {
             x.subtract(p.v_mean + head * kConfig.dim_v);
             x.clear_from(slab.count);

@@ -192,17 +192,15 @@ class PackKernel {
 
     // pack(slab, number, whether another comes) of every slab of a block's run.
     template <class Pack>
-    CLARY_DEVICE static void over_run(const QuantizeParams& p, Slab slab, const Pack& pack) {
+    CLARY_DEVICE static void over_run(const QuantizeParams& p, const Slab& slab, const Pack& pack) {
         if constexpr (!kWhole && !kMeasure) {
             pack(slab, 0, false);
         } else {
             bool more = true;
             CLARY_NO_UNROLL
             for (int n = 0; more; ++n) {
-                const Slab next = slab.next(p);
-                more = n + 1 < p.run && T::any(next.exists);
-                pack(slab, n, more);
-                slab = next;
+                more = n + 1 < p.run && T::any(slab.at(p, n + 1).exists);
+                pack(slab.at(p, n), n, more);
             }
         }
     }
@@ -313,7 +311,7 @@ class PackKernel {
         uint32_t repeat[Row::kRows];
         Row x;
         take(p, slab, desc.q, head_dim(p), x);
-        if (more) fetch<Row>(slab.next(p), desc.q);
+        if (more) fetch<Row>(slab.at(p, 1), desc.q);
         if (p.q_shift != nullptr) {
             x.dot(SharedAddress{kMeanAt}, shift);
             CLARY_UNROLL
@@ -402,7 +400,7 @@ class PackKernel {
         VRow x;
         load(p, slab, desc.v, head_dim_v(p), p.tail_v, x);
         if (more)
-            fetch<VRow>(slab.next(p), desc.v);
+            fetch<VRow>(slab.at(p, 1), desc.v);
         else
             fetch<Row>(first, desc.k);
         if (p.v_mean != nullptr) {
@@ -631,7 +629,7 @@ class PackKernel {
         int units[Row::kRows] = {};
         Row x;
         load(p, slab, desc.k, head_dim(p), p.tail_k, x);
-        if (more) fetch<Row>(slab.next(p), desc.k);
+        if (more) fetch<Row>(slab.at(p, 1), desc.k);
         if (recipe.smooth_k) x.subtract(SharedAddress{kMeanAt});
         Row::get(bias_at(n), bias);  // of V's weights
         if (recipe.smooth_q) {

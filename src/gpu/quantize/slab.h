@@ -30,15 +30,15 @@ struct Slab {
         tiles = (up_to_slab(room) + p.kv_rows.tile - 1) >> p.tile_shift;
         exists = is_q ? count > 0 : tiles > 0;
     }
-    // The next one of a run.
-    CLARY_DEVICE Slab next(const QuantizeParams& p) const {
+    // Number n of a run that begins with this one.
+    CLARY_DEVICE Slab at(const QuantizeParams& p, int n) const {
         Slab slab = *this;
-        slab.first += kSlab;
-        slab.from += kSlab;
-        slab.packed_row += kSlab;
-        slab.packed_tile += kSlab >> p.tile_shift;
-        slab.left -= kSlab;
-        slab.room -= kSlab;
+        slab.first += n * kSlab;
+        slab.from += n * kSlab;
+        slab.packed_row += n * kSlab;
+        slab.packed_tile += n * kSlab >> p.tile_shift;
+        slab.left -= n * kSlab;
+        slab.room -= n * kSlab;
         slab.measure(p);
         return slab;
     }
