@@ -210,6 +210,8 @@ def _call(plan: Plan, arrays: dict[str, Array], return_lse: bool) -> Any:
     if return_lse:
         arrays["lse"] = family.empty(plan.shapes["lse"], family.float32(q), q)
     bound = plan.bind(arrays)
-    check(lib.clary_attention(bound.reference))
+    status = lib.clary_attention(bound.reference)
+    if status:
+        check(status)
     plan.release(bound)
     return (arrays["out"], arrays["lse"]) if return_lse else arrays["out"]

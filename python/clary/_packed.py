@@ -220,7 +220,7 @@ class PackedKV:
         del arrays["q"]
         made = {name: family.empty(plan.shapes[name], dtype if name == "out" else family.float32(memory), self.memory)
                 for name in fresh}  # fmt: skip
-        plan.store(bound, made)
+        plan.bind_more(bound, made)
         check(lib.clary_attend(bound.reference, q_packed, kv_packed))
         plan.release(bound)
         if out is not None:

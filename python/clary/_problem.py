@@ -223,8 +223,9 @@ class Plan:
             bound = self.idle.pop()  # (of one thread alone)
         except IndexError:
             bound = Bound(self.family, self.template)
-        self.store(bound, arrays)
-        words = bound.words
+        words, pointer = bound.words, self.family.pointer
+        for name, array in arrays.items():
+            words[_DATA[name]] = pointer(array)
         if self.on_gpu:
             family, index = self.family, self.device_index
             words[_STREAM] = stream = family.stream(index)
@@ -234,10 +235,9 @@ class Plan:
             words[_CONTEXT] = threads.context or 0
         return bound
 
-    def store(self, bound: Bound, arrays: dict[str, Any]) -> None:
-        words, pointer = bound.words, self.family.pointer
+    def bind_more(self, bound: Bound, arrays: dict[str, Any]) -> None:
         for name, array in arrays.items():
-            words[_DATA[name]] = pointer(array)
+            bound.words[_DATA[name]] = self.family.pointer(array)
 
     def release(self, bound: Bound) -> None:
         """After the call: its struct and memory may serve another."""

@@ -182,10 +182,13 @@ def plan_again(options: Options, arrays: dict[str, Any], fresh: tuple[str, ...])
     if compiling() or _modes() > 0 or _jit_state() is not None or transforming() or forward_mode():
         return None
     grad, looks = grad_enabled(), []
-    for a in arrays.values():
-        if type(a) is not _Tensor or a.layout is not _strided or a.is_nested or a.is_neg() or grad and a.requires_grad:
-            return None
-        looks.append((a.dtype, a.device, a.shape, a.stride()))  # as TorchFamily.facts
+    try:
+        for a in arrays.values():
+            if type(a) is not _Tensor or a.layout is not _strided or a.is_neg() or (grad and a.requires_grad):
+                return None
+            looks.append((a.dtype, a.device, a.shape, a.stride()))  # as TorchFamily.facts
+    except RuntimeError:  # a nested tensor, which has neither
+        return None
     return _problem.plans.get(_problem.plan_key(TorchFamily.name, options, True, fresh, (), arrays, looks))
 
 

@@ -61,7 +61,8 @@ Status Runtime::prepare(const gpu::Kernel& kernel, uint32_t shared_bytes) {
     };
     if (shared_bytes > kSharedByDefault)
         CLARY_RETURN_IF_ERROR(set(cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
-    // All of our kernels alike: while blocks of one run, a multiprocessor cannot divide its memory anew for the next.
+    if (!kernel.overlaps) return Status::ok();
+    // Both alike: while blocks of one run, a multiprocessor cannot divide its memory anew for the other.
     return set(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
 }
 

@@ -31,10 +31,11 @@ using Advance = gpu::AdvanceKernel<Target, kConfig>;
         CLARY_NAME(name)(const __grid_constant__ clary::gpu::QuantizeParams params) {                       \
         clary::cuda::Class::run(params);                                                                    \
     }
-#define CLARY_STAGE(name, Class)                                                                          \
-    {                                                                                                     \
-        {CLARY_TEXT(CLARY_NAME(name)), reinterpret_cast<const void*>(CLARY_NAME(name)), Class::kThreads}, \
-            Class::kSharedBytes                                                                           \
+#define CLARY_STAGE(name, Class, ...)                                                   \
+    {                                                                                   \
+        {CLARY_TEXT(CLARY_NAME(name)), reinterpret_cast<const void*>(CLARY_NAME(name)), \
+         Class::kThreads __VA_OPT__(, ) __VA_ARGS__},                                   \
+            Class::kSharedBytes                                                         \
     }
 
 CLARY_KERNEL(statistics, Statistics)
@@ -50,11 +51,11 @@ namespace clary::cuda {
 
 extern const QuantizeEntry CLARY_NAME(quantize);
 const QuantizeEntry CLARY_NAME(quantize){kConfig,
-                                         CLARY_STAGE(statistics, Statistics),
+                                         CLARY_STAGE(statistics, Statistics, true),
                                          CLARY_STAGE(channel_scale, ChannelScale),
                                          CLARY_STAGE(measure, Measure),
                                          CLARY_STAGE(pack, Pack),
-                                         CLARY_STAGE(pack_whole, PackWhole),
+                                         CLARY_STAGE(pack_whole, PackWhole, true),
                                          CLARY_STAGE(pack_exact, Exact),
                                          CLARY_STAGE(append, Append),
                                          CLARY_STAGE(advance, Advance)};

@@ -10,7 +10,8 @@
 //     P = 255 2^(x - m)    bytes, their sums
 //     T = P V              exact int32
 //
-// Formulas and numbers are those of gpu/attention/attention_kernel.h, whose results these kernels give bit for bit.
+// Formulas and numbers are those of gpu/attention/attention_kernel.h, integers the same, fp32 sums in another order here and
+// there.
 //
 // Two warpgroups of 64 rows compute; three warps feed them (producers.cuh). Of one warpgroup, time from left to right:
 //

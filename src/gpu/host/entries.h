@@ -11,9 +11,10 @@ namespace clary::gpu {
 
 // A __global__ function.
 struct Kernel {
-    const char* name;      // what a profiler and messages show
-    const void* function;  // what the runtime launches: its host symbol
-    int threads;           // of a block
+    const char* name;       // what a profiler and messages show
+    const void* function;   // what the runtime launches: its host symbol
+    int threads;            // of a block
+    bool overlaps = false;  // may run on a multiprocessor beside the next kernel of its stream, or the one before
 
     // Bit per device (of the first 64) on which it has been made ready (Runtime::prepare).
     mutable std::atomic<uint64_t> prepared{0};
