@@ -89,6 +89,9 @@ CLARY_HD inline float score_factor(const AttentionDesc& desc) {
     return static_cast<float>((desc.scale == 0 ? 1.0 : desc.scale < 0 ? -desc.scale : desc.scale) * kLog2E);
 }
 
+// Queries at most of a decode step: work bound by memory, whose keys backends cut into pieces.
+inline constexpr int64_t kShortQuery = 16;
+
 // One sequence of the batch.
 struct Sequence {
     int64_t q_begin = 0, q_len = 0;  // q_begin: token offset within its batch item (0 unless varlen)

@@ -9,7 +9,6 @@ namespace {
 // A sequence of few queries is cut along its keys, so that its cache is read by all threads. Pieces have a fixed length, or
 // the least power of two times it that makes no more than kMaxPieces: results do not depend on the number of threads or on
 // other sequences, and memory for unfinished results not on the length.
-constexpr int64_t kFewQueries = 16;
 constexpr int64_t kPieceKeys = 2048;
 constexpr int64_t kMaxPieces = 16;
 
@@ -17,7 +16,7 @@ struct Pieces {
     int64_t tiles, tiles_each, count;
     Pieces(const AttentionDesc& desc, const Sequence& s)
         : tiles((s.kv_len + desc.recipe.tile - 1) / desc.recipe.tile), tiles_each(tiles), count(1) {
-        if (s.q_len > kFewQueries || s.kv_len <= kPieceKeys) return;
+        if (s.q_len > kShortQuery || s.kv_len <= kPieceKeys) return;
         tiles_each = kPieceKeys / desc.recipe.tile;
         while (tiles_each * kMaxPieces < tiles) tiles_each *= 2;
         count = (tiles + tiles_each - 1) / tiles_each;
@@ -31,11 +30,11 @@ int64_t blocks_of(const Tier& tier, const AttentionDesc& desc, int64_t q_len) {
 // Unfinished results [sequence, kv head, block of few queries, piece].
 struct Partials {
     Partials(const Tier& tier, const AttentionDesc& desc, void* base) : memory(static_cast<float*>(base)) {
-        const int64_t q_len = std::min(desc.q_len, kFewQueries), rows = q_len * desc.q_heads_per_kv();
+        const int64_t q_len = std::min(desc.q_len, kShortQuery), rows = q_len * desc.q_heads_per_kv();
         blocks = blocks_of(tier, desc, q_len);
         // A cache may hold more keys than desc says, but packed sequences cannot.
         const bool cut =
-            q_len > 0 && (desc.q_len <= kFewQueries || desc.varlen()) && (!desc.varlen() || desc.kv_len > kPieceKeys);
+            q_len > 0 && (desc.q_len <= kShortQuery || desc.varlen()) && (!desc.varlen() || desc.kv_len > kPieceKeys);
         floats = cut ? tier.partial_floats(desc, static_cast<int>(std::min<int64_t>(rows, tier.block))) : 0;
         bytes = desc.batch * desc.kv_heads * blocks * kMaxPieces * floats * static_cast<int64_t>(sizeof(float));
     }

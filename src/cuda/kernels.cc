@@ -105,7 +105,7 @@ std::string hopper_supports(const AttentionDesc& desc) {
     // Memory bounds these, and the other kernel, which has pieces of keys, is near that bound.
     if (why.empty() && gpu::is_short(desc))
         why = fmt::format("q: {} queries of {} keys; allowed: more than {} queries, or fewer than {} keys", desc.q_len,
-                          desc.kv_len, gpu::kShortQuery, 2 * gpu::kPieceKeys);
+                          desc.kv_len, kShortQuery, 2 * gpu::kPieceKeys);
     return why;
 }
 constexpr KernelRow hopper_row() {

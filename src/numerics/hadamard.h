@@ -29,6 +29,14 @@ CLARY_HD constexpr int hadamard_block(int n) {
     return block;
 }
 
+// Seen from one channel i of dim: whether it meets a partner at this stride, and the norm of its block, which is that of the
+// highest bit in which i and dim differ. Channels from dim on meet channels from dim on.
+CLARY_HD constexpr bool hadamard_meets(int i, int dim, int stride) { return (i ^ dim) >= 2 * stride; }
+template <typename T>
+CLARY_HD constexpr T hadamard_norm_at(int i, int dim) {
+    return hadamard_norm<T>(hadamard_block((i ^ dim) > 0 ? i ^ dim : 1));
+}
+
 // Sum and difference, in place.
 template <typename T>
 CLARY_HD constexpr void butterfly(T& a, T& b) {

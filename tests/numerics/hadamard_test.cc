@@ -111,6 +111,27 @@ TEST(Hadamard, AddsFromTheSmallestStrideUp) {
     EXPECT_EQ(x[2], -1.0f);
 }
 
+// As lanes of a GPU do it, which hold a channel each.
+TEST(Hadamard, SeenFromOneChannelItIsTheSame) {
+    for (int dim = 1; dim <= 256; ++dim) {
+        std::vector<float> x(static_cast<size_t>(dim));
+        for (int i = 0; i < dim; ++i) x[static_cast<size_t>(i)] = std::sin(static_cast<float>(i * dim));
+        std::vector<float> expected = x;
+        rotate(expected.data(), dim);
+        for (int stride = 1; stride < dim; stride *= 2) {
+            const std::vector<float> before = x;
+            for (int i = 0; i < dim; ++i) {
+                if (!hadamard_meets(i, dim, stride)) continue;
+                const float mine = before[static_cast<size_t>(i)], theirs = before[static_cast<size_t>(i ^ stride)];
+                x[static_cast<size_t>(i)] = (i & stride) != 0 ? theirs - mine : mine + theirs;
+            }
+        }
+        for (int i = 0; i < dim; ++i)
+            ASSERT_EQ(x[static_cast<size_t>(i)] * hadamard_norm_at<float>(i, dim), expected[static_cast<size_t>(i)])
+                << dim << ' ' << i;
+    }
+}
+
 TEST(Hadamard, DimZeroTouchesNothing) {
     float x = 3;
     rotate(&x, 0);

@@ -160,15 +160,16 @@ def test_threads_of_python():
 
     import numpy as np
 
-    q = np.random.default_rng(0).standard_normal((1, 4, 300, 64), dtype=np.float32)
-    expected, wrong = clary.attention(q, q, q), []
+    rng, wrong = np.random.default_rng(0), []
+    inputs = [rng.standard_normal((1, 4, 300, 64), dtype=np.float32) for _ in range(4)]  # that look alike
+    expected = [clary.attention(q, q, q) for q in inputs]
 
-    def work():
+    def work(q, expected):
         for _ in range(10):
             if not (clary.attention(q, q, q) == expected).all():
                 wrong.append(1)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
+    threads = [threading.Thread(target=work, args=pair) for pair in zip(inputs, expected)]
     for thread in threads:
         thread.start()
     for thread in threads:

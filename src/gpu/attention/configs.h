@@ -109,7 +109,7 @@ inline int64_t attention_blocks(const AttentionParams& p, int tile_q) {
 }
 
 // Few queries for many keys: bound by memory, and by blocks too few to use all of it.
-inline constexpr int64_t kShortQuery = 16, kPieceKeys = 256;  // queries at most; keys of a piece at least
+inline constexpr int64_t kPieceKeys = 256;  // of a piece at least
 inline bool is_short(const AttentionDesc& desc) {
     return desc.q_len > 0 && desc.q_len <= kShortQuery && desc.kv_len >= 2 * kPieceKeys;
 }

@@ -174,38 +174,38 @@ struct OutputRows {
         static_for<kM, kN, Atom::kResults>(visit);
     }
 
-    // Partners lie in the lane's own result, in another lane, or in another atom. A dim that is no power of two has
-    // blocks, its binary expansion: channel i lies in the one of the highest bit in which i and dim differ.
+    // Partners lie in the lane's own result, in another lane, or in another atom.
     template <bool kOneBlock>
     CLARY_DEVICE static void rotate_blocks(Registers& out, int dim) {
         static_for<8>([&](auto bit) {
             constexpr int h = 1 << bit;
             if constexpr (h >= kChannels) return;
-            const auto joins = [&](int n, int i) { return kOneBlock || (channel_of(n, i) ^ dim) >= 2 * h; };
+            const auto meets = [&](int n, int i) {
+                return kOneBlock || numerics::hadamard_meets(channel_of(n, i), dim, h);
+            };
             if constexpr (h >= Atom::kOthers) {
                 for_all([&](auto m, auto n, auto i) {
                     constexpr int other = n ^ (h / Atom::kOthers);
                     if constexpr (n < other && other < kN)
-                        if (joins(n, i)) numerics::butterfly(out[m][n][i], out[m][other][i]);
+                        if (meets(n, i)) numerics::butterfly(out[m][n][i], out[m][other][i]);
                 });
             } else if constexpr (h >= kRun) {
                 constexpr int mask = Atom::kRowMasks[h / kRun / 2];
                 const float sign = (T::lane() & mask) != 0 ? -1.0f : 1.0f;
                 for_all([&](auto m, auto n, auto i) {
                     const float mine = out[m][n][i], theirs = T::shuffle_xor(mine, mask);
-                    if (joins(n, i)) out[m][n][i] = T::fma(sign, mine, theirs);
+                    if (meets(n, i)) out[m][n][i] = T::fma(sign, mine, theirs);
                 });
             } else {
                 for_all([&](auto m, auto n, auto i) {
                     if constexpr ((i & h) == 0)
-                        if (joins(n, i)) numerics::butterfly(out[m][n][i], out[m][n][i + h]);
+                        if (meets(n, i)) numerics::butterfly(out[m][n][i], out[m][n][i + h]);
                 });
             }
         });
         for_all([&](auto m, auto n, auto i) {
-            const int differ = channel_of(n, i) ^ dim;
-            out[m][n][i] *= numerics::hadamard_norm<float>(
-                kOneBlock ? kChannels : numerics::hadamard_block(differ > 0 ? differ : 1));
+            out[m][n][i] *= kOneBlock ? numerics::hadamard_norm<float>(kChannels)
+                                      : numerics::hadamard_norm_at<float>(channel_of(n, i), dim);
         });
     }
 };

@@ -151,26 +151,23 @@ class CombineKernel {
         });
     }
 
-    // numerics::rotate of channels 0 .. dim - 1. Channel i lies in the block of the highest bit in which i and dim differ.
+    // numerics::rotate of channels 0 .. dim - 1.
     CLARY_DEVICE static void rotate(float (&o)[kColumns], int dim) {
         static_for<8>([&](auto bit) {
             constexpr int h = 1 << bit;
             static_for<kColumns>([&](auto j) {
-                const bool joins = (channel(j) ^ dim) >= 2 * h;
+                const bool meets = numerics::hadamard_meets(channel(j), dim, h);
                 if constexpr (h < T::kLanes) {
                     const float theirs = T::shuffle_xor(o[j], h);
-                    if (joins) o[j] = T::lane() & h ? theirs - o[j] : o[j] + theirs;
+                    if (meets) o[j] = T::lane() & h ? theirs - o[j] : o[j] + theirs;
                 } else {
                     constexpr int other = j ^ (h / T::kLanes);
                     if constexpr (j < other && other < kColumns)
-                        if (joins) numerics::butterfly(o[j], o[other]);
+                        if (meets) numerics::butterfly(o[j], o[other]);
                 }
             });
         });
-        static_for<kColumns>([&](auto j) {
-            const int differ = channel(j) ^ dim;
-            o[j] *= numerics::hadamard_norm<float>(numerics::hadamard_block(differ > 0 ? differ : 1));
-        });
+        static_for<kColumns>([&](auto j) { o[j] *= numerics::hadamard_norm_at<float>(channel(j), dim); });
     }
 };
 

@@ -406,14 +406,13 @@ struct Rows {
         }
     }
 
-    // Channel i of n lies in the block whose size is the highest bit of i ^ n (there n has a one and i has none), and i's
-    // bits below it count within the block. Channels from n on are zeros and stay so.
+    // Channels from n on are zeros and stay so.
     CLARY_DEVICE void rotate_part(int n) {
         CLARY_UNROLL
         for (int stride = 1; stride < kRun; stride *= 2) {
             CLARY_UNROLL
             for (int column = 0; column < kColumns; ++column) {
-                if ((column & stride) != 0 || (channel(column) ^ n) < 2 * stride) continue;
+                if ((column & stride) != 0 || !numerics::hadamard_meets(channel(column), n, stride)) continue;
                 CLARY_UNROLL
                 for (int i = 0; i < kRows; ++i) numerics::butterfly(x[i][column], x[i][column + stride]);
             }
@@ -423,7 +422,7 @@ struct Rows {
             const float sign = (T::lane() & mask) != 0 ? -1.0f : 1.0f;
             CLARY_UNROLL
             for (int column = 0; column < kColumns; ++column) {
-                const bool within = (channel(column) ^ n) >= 2 * kRun * mask;
+                const bool within = numerics::hadamard_meets(channel(column), n, kRun * mask);
                 CLARY_UNROLL
                 for (int i = 0; i < kRows; ++i) {
                     const float mixed = T::fma(sign, x[i][column], T::shuffle_xor(x[i][column], mask));
@@ -436,14 +435,14 @@ struct Rows {
             CLARY_UNROLL
             for (int column = 0; column < kColumns; ++column) {
                 if ((column / kRun & stride) != 0 || column / kRun + stride >= kChunks) continue;
-                if ((channel(column) ^ n) < 2 * kRun * kLanesPerRow * stride) continue;
+                if (!numerics::hadamard_meets(channel(column), n, kRun * kLanesPerRow * stride)) continue;
                 CLARY_UNROLL
                 for (int i = 0; i < kRows; ++i) numerics::butterfly(x[i][column], x[i][column + stride * kRun]);
             }
         }
         CLARY_UNROLL
         for (int column = 0; column < kColumns; ++column) {
-            const float factor = numerics::hadamard_norm<float>(numerics::hadamard_block(channel(column) ^ n));
+            const float factor = numerics::hadamard_norm_at<float>(channel(column), n);
             CLARY_UNROLL
             for (int i = 0; i < kRows; ++i) x[i][column] *= factor;
         }
