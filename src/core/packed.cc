@@ -205,6 +205,9 @@ PackedLayout packed_kv_layout(const AttentionDesc& desc, int64_t kv_capacity, co
         layout.add("v_codes", storage(recipe.pv), {items, heads, rows, dim_v});
     else
         layout.add("v_codes", storage(recipe.pv), {items, heads, tiles, dim_v, recipe.tile});
+    // No bytes: it sets apart buffers that differ in the order of V's keys alone.
+    if (recipe.v_scale != VScale::kNone && arrangement.v_order == numerics::VOrder::kRunsOf32)
+        layout.add("v_runs_of_32", DType::kU8, {0});
     if (arrangement.v_sums && recipe.pv == Format::kInt8)
         layout.add("v_sum", DType::kI32, {items, heads, tiles, dim_v});
     switch (recipe.v_scale) {

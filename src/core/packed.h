@@ -49,13 +49,13 @@ struct Arrangement {
     // The key bias as kDigitColumns more int8 columns of q_codes (each holds q_repeat) and k_codes (digits), which the
     // MMA adds up; else as k_pair.
     bool digit_columns;
-    // 8-bit V has the keys of a tile in their own order, not in that of numerics/permutation.h.
-    bool v_in_order = false;
+    // Of the keys of a tile of 8-bit V, and of its weights.
+    numerics::VOrder v_order = numerics::VOrder::kRunsOf16;
     // Where products have no unsigned operand, P is multiplied as P - 128, and v_sum makes up for it.
     bool v_sums = false;
 
-    // Of a key within its tile, for 8-bit V and its weights.
-    constexpr int64_t v_place(int64_t key) const { return v_in_order ? key : numerics::v_position(key); }
+    // Of a key within its tile.
+    constexpr int64_t v_place(int64_t key) const { return numerics::v_position(v_order, key); }
 };
 constexpr PaddedDims padded_dims_cpu(int64_t head_dim, int64_t head_dim_v) {
     return {round_up(head_dim, kDimMultiple), round_up(head_dim_v, kDimMultiple)};
@@ -76,7 +76,9 @@ constexpr PaddedDims padded_dims_mma(int64_t head_dim, int64_t head_dim_v) {
 inline PaddedDims padded_dims_mma(const AttentionDesc& desc) { return padded_dims_mma(desc.head_dim, desc.head_dim_v); }
 inline constexpr Arrangement kCpuArrangement{padded_dims_cpu, false};
 inline constexpr Arrangement kMmaArrangement{padded_dims_mma, true};
-inline constexpr Arrangement kMetaxArrangement{padded_dims_mma, true, true, true};
+// MetaX, by the depth of 8-bit products.
+inline constexpr Arrangement kMetaxK16Arrangement{padded_dims_mma, true, numerics::VOrder::kAsTheyCome, true};
+inline constexpr Arrangement kMetaxK32Arrangement{padded_dims_mma, true, numerics::VOrder::kRunsOf32, true};
 
 // kv_capacity 0: exactly kv_len, no room to append.
 PackedLayout packed_q_layout(const AttentionDesc& desc, const Arrangement& arrangement);

@@ -45,7 +45,6 @@ struct Backend {
     using Runtime = cuda::Runtime;
     using Arch = cuda::Arch;
     using AttentionEntry = cuda::AttentionEntry;
-    static constexpr const Arrangement& kArrangement = kMmaArrangement;
     static constexpr const char *kName = "cuda", *kTitle = "CUDA", *kEverywhere = "int8_int8, int8_fp16, fp16_fp16";
     static constexpr DeviceType kDevice = DeviceType::kCuda;
     static constexpr const auto& kArchs = cuda::kArchs;

@@ -3,12 +3,13 @@
 #pragma once
 
 #include "core/packed.h"
-#include "gpu/target/machines.h"
+#include "gpu/target/products.h"
 
 namespace clary::gpu {
 
 constexpr const Arrangement& arrangement_of(const Machine& machine) {
-    return machine.vendor == Vendor::kMetax ? kMetaxArrangement : kMmaArrangement;
+    if (machine.vendor == Vendor::kNvidia) return kMmaArrangement;
+    return product_depth(machine, Element::kS8) == 32 ? kMetaxK32Arrangement : kMetaxK16Arrangement;
 }
 
 }  // namespace clary::gpu

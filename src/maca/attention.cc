@@ -12,12 +12,20 @@ namespace {
 
 constexpr gpu::Element kQk = gpu::Element::CLARY_QK, kV = gpu::Element::CLARY_V;
 
+// Shared memory of the kernel, however little the chip has of it; 0 where the chip lacks the products.
 template <gpu::AttentionConfig kConfig>
-inline constexpr uint32_t kBytes = gpu::AttentionKernel<Target<kRoomy>, kConfig>::kSharedBytes;
+constexpr uint32_t shared_bytes() {
+    if constexpr (gpu::has_product(kMachine, kV, kV, kV == gpu::Element::kS8 ? gpu::Element::kS32 : gpu::Element::kF32))
+        return gpu::AttentionKernel<Target<kRoomy>, kConfig>::kSharedBytes;
+    else
+        return 0;
+}
+template <gpu::AttentionConfig kConfig>
+inline constexpr uint32_t kBytes = shared_bytes<kConfig>();
 
 template <gpu::AttentionConfig kConfig>
 __global__ void __launch_bounds__(kConfig.waves * 64) attention(const gpu::AttentionParams params) {
-    if constexpr (kBytes<kConfig> <= kMachine.shared_bytes)
+    if constexpr (kBytes < kConfig >> 0 && kBytes<kConfig> <= kMachine.shared_bytes)
         gpu::AttentionKernel<Target<kMachine>, kConfig>::run(params);
 }
 

@@ -17,7 +17,7 @@ using gpu::Kernel, gpu::QuantizeEntry, gpu::Stage;
 struct AttentionEntry {
     Format pv;  // with config.qk the recipe: an int8 V may be that of several
     gpu::AttentionConfig config;
-    uint32_t shared_bytes;  // of a block, however little the chip has
+    uint32_t shared_bytes;  // of a block, however little the chip has; 0: it lacks the products
     Kernel kernel;
 };
 struct MergeEntry {

@@ -24,9 +24,8 @@ struct Backend {
     using Runtime = maca::Runtime;
     using Arch = maca::Arch;
     using AttentionEntry = maca::AttentionEntry;
-    static constexpr const Arrangement& kArrangement = kMetaxArrangement;
     static constexpr const char *kName = "maca", *kTitle = "MACA",
-                                *kEverywhere = "int8_fp16, int8_bf16, fp16_fp16, bf16_bf16";
+                                *kEverywhere = "int8_int8, int8_fp16, int8_bf16, fp16_fp16, bf16_bf16";
     static constexpr DeviceType kDevice = DeviceType::kMaca;
     static constexpr const auto& kArchs = maca::kArchs;
 
@@ -52,13 +51,15 @@ struct Backend {
 
 constexpr RecipeFormats kTaken[] = {
     {Format::kInt8, Format::kInt8}, {Format::kInt8, Format::kFp16}, {Format::kInt8, Format::kBf16},
-    {Format::kFp16, Format::kFp16}, {Format::kBf16, Format::kBf16},
+    {Format::kInt8, Format::kFp8},  {Format::kInt4, Format::kInt8}, {Format::kInt4, Format::kFp16},
+    {Format::kInt4, Format::kFp8},  {Format::kFp16, Format::kFp16}, {Format::kBf16, Format::kBf16},
 };
 constexpr const char* kNames[std::size(kArchs)][std::size(kTaken)] = {
-#define CLARY_NAMES(arch)                                                                                           \
-    {                                                                                                               \
-        "maca_" arch "_int8_int8", "maca_" arch "_int8_fp16", "maca_" arch "_int8_bf16", "maca_" arch "_fp16_fp16", \
-            "maca_" arch "_bf16_bf16"                                                                               \
+#define CLARY_NAMES(arch)                                                                                              \
+    {                                                                                                                  \
+        "maca_" arch "_int8_int8", "maca_" arch "_int8_fp16", "maca_" arch "_int8_bf16", "maca_" arch "_int8_fp8",     \
+            "maca_" arch "_int4_int8", "maca_" arch "_int4_fp16", "maca_" arch "_int4_fp8", "maca_" arch "_fp16_fp16", \
+            "maca_" arch "_bf16_bf16"                                                                                  \
     }
     CLARY_NAMES("xcore1500"), CLARY_NAMES("xcore1000")
 #undef CLARY_NAMES

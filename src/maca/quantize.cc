@@ -28,7 +28,7 @@ const QuantizeEntry& CLARY_PASTE(clary_, CLARY_UNIT, _entry)() {
     static const QuantizeEntry entry{kConfig,
                                      stage<gpu::StatisticsKernel<T, kConfig>>(),
                                      stage<gpu::ChannelScaleKernel<T, kConfig>>(),
-                                     {},
+                                     stage<gpu::PackKernel<T, kConfig, gpu::PackKind::kMeasure>>(),
                                      stage<gpu::PackKernel<T, kConfig>>(),
                                      stage<gpu::PackKernel<T, kConfig, gpu::PackKind::kWhole>>(),
                                      stage<gpu::ExactKernel<T, kConfig>>(),

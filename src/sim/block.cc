@@ -217,12 +217,15 @@ void Block::judge_accesses(Wave& wave) {
         for (const Lane& lane : wave.lane)
             if (k < lane.accesses.size()) rest |= bit(lane.index);
         while (rest != 0) {
-            const Access first = wave.lane[static_cast<size_t>(std::countr_zero(rest))].accesses[k];
+            const Lane& leader = wave.lane[static_cast<size_t>(std::countr_zero(rest))];
+            const Access first = leader.accesses[k];
             std::array<uint32_t, kMaxLanes> addresses;
             int count = 0;
             for (uint64_t lanes = rest; lanes != 0; lanes &= lanes - 1) {
                 const int index_of_lane = std::countr_zero(lanes);
-                const Access access = wave.lane[static_cast<size_t>(index_of_lane)].accesses[k];
+                const Lane& lane = wave.lane[static_cast<size_t>(index_of_lane)];
+                const Access access = lane.accesses[k];
+                if (options.one_line && lane.accesses.size() != leader.accesses.size()) continue;
                 if (access.size != first.size || access.write != first.write || access.line != first.line) continue;
                 addresses[static_cast<size_t>(count++)] = access.at;
                 rest &= ~bit(index_of_lane);

@@ -34,6 +34,9 @@ struct Options {
     int threads = 1;    // of the host; each runs whole blocks
     // Excess passes of shared memory accesses are counted instead of being a failure.
     bool allow_bank_conflicts = false;
+    // Every access comes from the same line (that of a Target's builtins): only lanes with as many accesses since the last
+    // collective are taken to run the same instructions.
+    bool one_line = false;
     // Where copy16() may read. Empty: anywhere.
     std::vector<GlobalRange> global;
     // Stop in the debugger (SIGTRAP) at the failing access, on the lane's own stack. Environment: CLARY_SIM_TRAP=1.

@@ -98,6 +98,10 @@ inline Packed pack(const clary_attention_params& params, int64_t kv_capacity = 0
 }
 void attend(Problem* problem, const clary_attention_params& params, const Packed& packed);
 
+// Runs the problem in one shot and in two phases, and compares: these with each other, with exact attention (`expected`),
+// and with the oracle on the same packed operands.
+void check(Problem* problem, const Output& expected, const char* recipe, const char* tier, Output* result);
+
 // Bytes of all sections (paddings between them left out), for bit comparison.
 std::vector<unsigned char> section_bytes(const clary_packed_layout& layout, const Guarded& buffer);
 

@@ -3,6 +3,7 @@
 #include <mc_runtime.h>
 
 #include "cpu/run.h"
+#include "gpu/arrangement.h"
 
 namespace clary::cases {
 namespace {
@@ -10,7 +11,12 @@ namespace {
 class Gpu : public Device {
   public:
     const char* backend() const override { return "maca"; }
-    const Arrangement& arrangement() const override { return kMetaxArrangement; }
+    // Of the one card that is tested at a time.
+    const Arrangement& arrangement() const override {
+        mcDeviceProp_t properties{};
+        EXPECT_EQ(mcGetDeviceProperties(&properties, 0), mcSuccess);
+        return gpu::arrangement_of(properties.major == 15 ? gpu::kXcore1500 : gpu::kXcore1000);
+    }
     clary_device type() const override { return CLARY_MACA; }
     void* upload(const void* host, size_t bytes) override {
         void* data = nullptr;
@@ -23,7 +29,10 @@ class Gpu : public Device {
         EXPECT_EQ(mcFree(device), mcSuccess);
     }
     const std::vector<const char*>& recipes() const override {
-        static const std::vector<const char*> all = quantized_recipes({"int8_fp16+tile=64", "fp16_fp16", "bf16_bf16"});
+        static const std::vector<const char*> all = quantized_recipes(
+            {"int8_fp16+tile=64", "fp16_fp16", "bf16_bf16", "int8_int8+granularity=per_tensor+tile=64",
+             "int8_fp16:fast+granularity=per_tensor+smooth_q", "int4_int8+tile=64", "int4_fp16+tile=64", "int8_fp8",
+             "int8_fp8:fast+v_scale=channel_tile+smooth_v+tile=64", "int4_fp8"});
         return all;
     }
 };

@@ -49,7 +49,8 @@ TEST_P(Packed, Dense) {
     Problem p({2, 4, 2, 21, 150, 24, 40});
     p.fill(1);
     ASSERT_TRUE(parse_recipe(GetParam(), &p.desc.recipe).is_ok());
-    for (const Arrangement& arrangement : {kCpuArrangement, kMmaArrangement, kMetaxArrangement})
+    for (const Arrangement& arrangement :
+         {kCpuArrangement, kMmaArrangement, kMetaxK16Arrangement, kMetaxK32Arrangement})
         expect_same_through_packing(p, arrangement);
 }
 
@@ -67,7 +68,8 @@ TEST_P(Packed, Varlen) {
     p.desc.cu_seqlens_q = view(cu_q.data(), DType::kI32, {4});
     p.desc.cu_seqlens_k = view(cu_k.data(), DType::kI32, {4});
     ASSERT_TRUE(parse_recipe(GetParam(), &p.desc.recipe).is_ok());
-    for (const Arrangement& arrangement : {kCpuArrangement, kMmaArrangement, kMetaxArrangement})
+    for (const Arrangement& arrangement :
+         {kCpuArrangement, kMmaArrangement, kMetaxK16Arrangement, kMetaxK32Arrangement})
         expect_same_through_packing(p, arrangement);
 }
 
@@ -82,7 +84,8 @@ TEST(Packed, NegativeScaleLiesInTheCodes) {
     p.desc.scale = -0.3;
     for (const char* text : {"int8_int8", "fp16_fp16"}) {
         ASSERT_TRUE(parse_recipe(text, &p.desc.recipe).is_ok());
-        for (const Arrangement& arrangement : {kCpuArrangement, kMmaArrangement, kMetaxArrangement})
+        for (const Arrangement& arrangement :
+             {kCpuArrangement, kMmaArrangement, kMetaxK16Arrangement, kMetaxK32Arrangement})
             expect_same_through_packing(p, arrangement);
     }
 }
@@ -93,13 +96,13 @@ TEST(Packed, SumsOfVAreThoseOfTheBytes) {
     p.fill(4);
     for (const char* text : {"int8_int8+tile=64", "int8_int8:fast", "int4_int8"}) {
         ASSERT_TRUE(parse_recipe(text, &p.desc.recipe).is_ok());
-        const PackedLayout q_layout = packed_q_layout(p.desc, kMetaxArrangement);
-        const PackedLayout layout = packed_kv_layout(p.desc, 0, kMetaxArrangement);
+        const PackedLayout q_layout = packed_q_layout(p.desc, kMetaxK16Arrangement);
+        const PackedLayout layout = packed_kv_layout(p.desc, 0, kMetaxK16Arrangement);
         std::vector<std::byte> q(static_cast<size_t>(q_layout.bytes)), kv(static_cast<size_t>(layout.bytes));
         for (int64_t b = 0; b < p.desc.batch; ++b)
             for (int64_t h = 0; h < p.desc.kv_heads; ++h)
                 reference::pack_head(p.desc, b, h, reference::quantize_head(p.desc, b, h), q.data(), kv.data(),
-                                     kMetaxArrangement);
+                                     kMetaxK16Arrangement);
         const auto* const codes = section<int8_t>(layout, kv.data(), "v_codes");
         const auto* const sums = section<int32_t>(layout, kv.data(), "v_sum");
         const clary_section& s = *find_section(layout, "v_sum");
@@ -112,7 +115,7 @@ TEST(Packed, SumsOfVAreThoseOfTheBytes) {
     }
     EXPECT_EQ(find_section(packed_kv_layout(p.desc, 0, kMmaArrangement), "v_sum"), nullptr);
     ASSERT_TRUE(parse_recipe("int8_fp16", &p.desc.recipe).is_ok());
-    EXPECT_EQ(find_section(packed_kv_layout(p.desc, 0, kMetaxArrangement), "v_sum"), nullptr);
+    EXPECT_EQ(find_section(packed_kv_layout(p.desc, 0, kMetaxK16Arrangement), "v_sum"), nullptr);
 }
 
 TEST(Packed, RefusesWhatTheFormatDoesNotHold) {

@@ -27,6 +27,7 @@
 
 #include <cmath>
 
+#include "gpu/arrangement.h"
 #include "gpu/attention/config.h"
 #include "gpu/attention/lane_rows.h"
 #include "gpu/attention/output_rows.h"
@@ -52,7 +53,8 @@ class AttentionKernel {
     // Bytes of P are unsigned; where no product takes such, P - 128, and T begins at 128 times V's sums.
     static constexpr bool kUnsignedP = has_product(T::kChip, Element::kU8, Element::kS8, Element::kS32);
     static constexpr Element kP = !kIntPv ? c.v : kUnsignedP ? Element::kU8 : Element::kS8;
-    static constexpr bool kPermutedV = kByteV && T::kChip.vendor == Vendor::kNvidia;
+    static constexpr numerics::VOrder kOrder =
+        kByteV ? arrangement_of(T::kChip).v_order : numerics::VOrder::kAsTheyCome;
     // Scores stay integers until P in tiles without masks whose K scales lie in registers; else they become base-2
     // floats first.
     static constexpr bool kIntScores = c.key_scales == KeyScales::kLane && !c.biased;
@@ -203,7 +205,7 @@ class AttentionKernel {
     CLARY_HD static constexpr Place score_of(int lane, int m_out, int step, int e) {
         const Coord at = OutAtom::query_at(lane, e);
         const int row = m_out * OutAtom::kQueries + at.row, position = step * OutAtom::kDepth + at.col;
-        const int key = kPermutedV ? static_cast<int>(numerics::v_token(position)) : position;
+        const int key = static_cast<int>(numerics::v_token(kOrder, position));
         Place s{row / ScoreAtom::kQueries, key / ScoreAtom::kOthers, 0};
         while (ScoreAtom::result_at(lane, s.i) != Coord{row % ScoreAtom::kQueries, key % ScoreAtom::kOthers}) ++s.i;
         return s;

@@ -5,7 +5,6 @@
 //   Runtime                       for gpu/host/launch.h
 //   Arch                          has name, shared_bytes (that a block may use)
 //   AttentionEntry                has pv, config, kernel
-//   kArrangement                  of packed buffers
 //   kEverywhere                   the recipes whose products every arch has
 //   machine(arch)                 its instructions
 //   attention(arch), quantize(arch)   lists of pointers to AttentionEntry and QuantizeEntry
@@ -22,6 +21,7 @@
 
 #include "core/kernel_table.h"
 #include "core/merge.h"
+#include "gpu/arrangement.h"
 #include "gpu/attention/configs.h"
 #include "gpu/combine/combine_kernel.h"
 #include "gpu/combine/merge_kernel.h"
@@ -51,7 +51,7 @@ class Phases {
         if (dims_text(arch, r).empty())
             return fmt::format("recipe: {} with accum={} has no kernel in this build; allowed: {}", recipe_name(r),
                                accumulator_name(r.accumulator),
-                               r.accumulator == Accumulator::kFp32 ? "another recipe" : "accum=fp32");
+                               sums_for(r.accumulator) == Sums::kWide ? "another recipe" : "accum=fp32");
         const numerics::TileFamily& family = tile_family(r.family);
         if (r.quantized() && family.block_k > r.tile && r.granularity != numerics::Granularity::kPerToken)
             return fmt::format("recipe: scale groups of {} keys with tile={}; allowed: tile={}", family.block_k, r.tile,
@@ -87,7 +87,8 @@ class Phases {
         const Guard guard(desc.device_index);
         CLARY_RETURN_IF_ERROR(guard.status());
         const QuantizeEntry& kernels = *find_quantize(arch, desc);
-        QuantizeParams params = quantize_params(desc, kv_capacity, packed_q, packed_kv, ready, B::kArrangement);
+        QuantizeParams params =
+            quantize_params(desc, kv_capacity, packed_q, packed_kv, ready, arrangement_of(B::machine(arch)));
         if (!desc.recipe.quantized()) return run(kernels.exact, call, pack_blocks(params), params);
         if (packed_kv != nullptr) {
             CLARY_RETURN_IF_ERROR(run(kernels.statistics, call, statistics_blocks(params), params));
@@ -113,7 +114,7 @@ class Phases {
         const Guard guard(desc.device_index);
         CLARY_RETURN_IF_ERROR(guard.status());
         const QuantizeEntry& kernels = *find_quantize(arch, desc);
-        const QuantizeParams params = append_params(desc, kv_capacity, packed_kv, B::kArrangement);
+        const QuantizeParams params = append_params(desc, kv_capacity, packed_kv, arrangement_of(B::machine(arch)));
         const Stage& pack = desc.recipe.quantized() ? kernels.append : kernels.exact;
         CLARY_RETURN_IF_ERROR(run(pack, call, pack_blocks(params), params));
         return run(kernels.advance, call, desc.batch, params);
@@ -125,7 +126,8 @@ class Phases {
         const Guard guard(desc.device_index);
         CLARY_RETURN_IF_ERROR(guard.status());
         const AttentionEntry& entry = *find_attention(arch, desc);
-        AttentionParams params = attention_params(desc, kv_capacity, packed_q, packed_kv, B::kArrangement);
+        AttentionParams params =
+            attention_params(desc, kv_capacity, packed_q, packed_kv, arrangement_of(B::machine(arch)));
         const int pieces = pieces_of(desc);
         if (pieces > 1) split_into(&params, pieces, call.workspace);
         CLARY_RETURN_IF_ERROR(launch<Runtime>(entry.kernel, desc.device_index,

@@ -16,6 +16,7 @@ template <class B, size_t kArch>
 struct TableRow {
     using Phases = gpu::Phases<B>;
     static constexpr const auto& arch = B::kArchs[kArch];
+    static const Arrangement& arrangement() { return arrangement_of(B::machine(arch)); }
 
     static std::string usable() { return B::usable(arch); }
     // Where this machine has GPUs, the tensors' one must be of the row's architecture.
@@ -30,9 +31,9 @@ struct TableRow {
         }
         return Phases::refusal(arch, desc);
     }
-    static PackedLayout q_layout(const AttentionDesc& desc) { return packed_q_layout(desc, B::kArrangement); }
+    static PackedLayout q_layout(const AttentionDesc& desc) { return packed_q_layout(desc, arrangement()); }
     static PackedLayout kv_layout(const AttentionDesc& desc, int64_t kv_capacity) {
-        return packed_kv_layout(desc, kv_capacity, B::kArrangement);
+        return packed_kv_layout(desc, kv_capacity, arrangement());
     }
     static int64_t workspace(const AttentionDesc& desc, const Context&) { return Phases::workspace(desc); }
     static Status quantize(const Call& call, int64_t kv_capacity, void* packed_q, void* packed_kv, const void* ready) {

@@ -41,7 +41,8 @@ class PackKernel {
     using Channels = ChannelMaximum<T, kConfig.dim_v>;
 
     // core/packed.h; codes and sums of 8-bit V.
-    static constexpr bool kInOrder = arrangement_of(T::kChip).v_in_order, kSums = arrangement_of(T::kChip).v_sums;
+    static constexpr numerics::VOrder kOrder = arrangement_of(T::kChip).v_order;
+    static constexpr bool kSums = arrangement_of(T::kChip).v_sums;
 
     template <class V>
     static constexpr V larger(V a, V b) {
@@ -475,8 +476,7 @@ class PackKernel {
             put(kVInverseAt, row, weight > 0 ? 1.0f / numerics::v_token_scale(t_tile, weight) : 0.0f);
             put(bias_at, row, amax < 0 ? INFINITY : weight > 0 ? -T::log2(ratio) : 0.0f);
             if (row < slab.tiles * tile)
-                p.v_weight[slab.packed_row + (kInOrder ? row : numerics::v_position(row))] =
-                    static_cast<uint8_t>(weight);
+                p.v_weight[slab.packed_row + numerics::v_position(kOrder, row)] = static_cast<uint8_t>(weight);
         }
     }
 
@@ -547,9 +547,21 @@ class PackKernel {
     static constexpr int kScalesPerThread = (kConfig.dim_v + kThreads - 1) / kThreads;
 
     // Codes of the lane's keys within [begin, end) to [channel][key in V's order]: the four keys of a lane are one word.
-    // The word of quad q and run c of channels lies at q ^ swizzle(c): 32 lanes meet 32 banks.
-    CLARY_DEVICE static int swizzle(int chunk) { return chunk % VRow::kLanesPerRow * (32 / VRow::kLanesPerRow); }
-    // In their own order four keys are the halves of words of two neighbouring quads.
+    // The word of quad q and run c of channels lies at q ^ swizzle(c): 32 lanes meet 32 banks. (Where a wave has four quads,
+    // runs of 32 keys leave it every second word.)
+    CLARY_DEVICE static int swizzle(int chunk) {
+        const int member = chunk % VRow::kLanesPerRow;
+        if constexpr (VRow::kLanesPerRow == 16 && kOrder == numerics::VOrder::kRunsOf32)
+            return member % 2 + member / 8 * 2 + member / 2 % 4 * 8;
+        return member * (32 / VRow::kLanesPerRow);
+    }
+    // Of words of 4 keys, of which quads have the order of runs of 16.
+    CLARY_DEVICE static int place_of_quad(int quad) {
+        if constexpr (kOrder == numerics::VOrder::kRunsOf16) return quad;
+        const int in_order = quad / 4 * 4 + quad % 4 / 2 + quad % 2 * 2;
+        return static_cast<int>(numerics::v_position(kOrder, in_order * 4)) / 4;
+    }
+    // Four keys in a row are the halves of words of two neighbouring quads.
     CLARY_DEVICE static uint32_t word_in_order(uint32_t word, bool odd) {
         const uint32_t other = T::shuffle_xor(word, VRow::kLanesPerRow);
         return odd ? (word & 0xffff0000u) | other >> 16 : (word & 0xffffu) | other << 16;
@@ -558,7 +570,8 @@ class PackKernel {
     CLARY_DEVICE static void stage_codes(const QuantizeParams& p, const VRow& x, const float* inverse, int begin,
                                          int end) {
         const bool fp8 = kPerChannel && p.desc.recipe.pv == Format::kFp8;
-        const int quad = VRow::quad(), index = kInOrder ? quad / 4 * 4 + quad % 4 / 2 + quad % 2 * 2 : quad;
+        constexpr bool kInOrder = kOrder != numerics::VOrder::kRunsOf16;
+        const int quad = VRow::quad(), index = place_of_quad(quad);
         const bool mine = VRow::first_row() >= begin && VRow::first_row() < end;
         if (!kInOrder && !mine) return;
         float factor[VRow::kRows];
@@ -598,6 +611,8 @@ class PackKernel {
             Bytes16 run = T::template load<Bytes16>({kCodesAt + static_cast<uint32_t>(place * 4)});
             if constexpr (VRow::kLanesPerRow == 16)
                 if ((flip & 2) != 0) run = Bytes16{{run.word[2], run.word[3], run.word[0], run.word[1]}};
+            if constexpr (VRow::kLanesPerRow == 16 && kOrder == numerics::VOrder::kRunsOf32)
+                if ((flip & 1) != 0) run = Bytes16{{run.word[1], run.word[0], run.word[3], run.word[2]}};
             if constexpr (kSums) store_sum(p, slab, run, channel, part);
             if (t < slab.tiles) *reinterpret_cast<Bytes16*>(to + (channel << p.tile_shift)) = run;
         }

@@ -66,6 +66,7 @@ mcError_t run(const void* kernel, dim3 grid, dim3 block, void** arguments, size_
     {
         const std::lock_guard lock(mutex);
         options.seed = ++launches;
+        options.one_line = true;
         options.copies = launches % 2 == 0 ? Copies::kEarly : Copies::kLate;
     }
     const Report report =
