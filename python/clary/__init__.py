@@ -9,7 +9,7 @@ Importing it changes nothing elsewhere and imports neither PyTorch nor numpy.
 
 from . import errors
 from ._attention import attention, attention_varlen
-from ._explain import Kernel, explain, kernels, recipes
+from ._explain import Kernel, explain, gpu_backend, kernels, recipes
 from ._library import build_info, get_num_threads, last_kernel, set_num_threads
 from ._library import version as __version__
 from ._merge import merge
@@ -36,6 +36,7 @@ __all__ = [
     "errors",
     "explain",
     "get_num_threads",
+    "gpu_backend",
     "kernels",
     "last_kernel",
     "merge",

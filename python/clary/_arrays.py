@@ -17,13 +17,14 @@ PyTorch and numpy are never imported here: whoever hands in their arrays has imp
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from .errors import InvalidArgument
 
-CPU, CUDA = 0, 1
+CPU, CUDA, MACA = 0, 1, 2
 ALIGNMENT = 64  # of workspaces and packed buffers
 
 DTYPES = {
@@ -97,6 +98,15 @@ class NumpyFamily:
         pass
 
 
+@functools.cache
+def gpu_of(torch: Any) -> int:
+    """The clary_device of "cuda" tensors: MetaX's PyTorch calls its GPUs so too."""
+    metax = "metax" in torch.__version__ or (
+        torch.cuda.is_available() and torch.cuda.get_device_name().startswith("MetaX")
+    )
+    return MACA if metax else CUDA
+
+
 class TorchFamily:
     """torch.Tensor of any version from 2.0 on."""
 
@@ -134,7 +144,7 @@ class TorchFamily:
             raise InvalidArgument(f"{name}: device {device}; allowed: cpu, cuda")
         on_gpu = device.type == "cuda"
         code = dtype_code(name, str(dtype).replace("torch.", ""))
-        return code, CUDA if on_gpu else CPU, device.index if on_gpu else 0, tuple(shape), strides
+        return code, gpu_of(sys.modules["torch"]) if on_gpu else CPU, device.index if on_gpu else 0, tuple(shape), strides
 
     def empty(self, shape: Sequence[int], dtype: Any, like: Any, same: bool = False) -> Any:
         if type(like) is self.torch.Tensor:  # not a subclass, whose results would be of it too

@@ -78,7 +78,7 @@ def attention(
         c_k, c_q, q_base: smoothing vectors to use instead of the computed ones, see clary.h.
         recipe: e.g. ``"int8_int8:accurate"``; ``"auto"`` takes the most accurate of the fastest. See
         ``clary.recipes()``.
-        backend: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"reference"``, ``"cpu:avx2"``, ...
+        backend: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"maca"``, ``"reference"``, ``"cpu:avx2"``, ...
         return_lse: also return the log-sum-exp.
         out: array for the result, of any strides and of fp32, fp16 or bf16; overlaps no input.
 

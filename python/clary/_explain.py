@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import ctypes
 import json
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 from . import _structs
-from ._arrays import CUDA, adopt, dtype_code
+from ._arrays import CPU, CUDA, MACA, adopt, dtype_code, gpu_of
 from ._library import check, lib
 from ._problem import (
     Options,
@@ -49,6 +50,15 @@ def kernels() -> list[Kernel]:
     return found
 
 
+def gpu_backend() -> str:
+    """The backend of "cuda" tensors: ``"cuda"``, or ``"maca"`` with MetaX's PyTorch. Where PyTorch is not loaded: the
+    library's."""
+    if "torch" in sys.modules:
+        return "maca" if gpu_of(sys.modules["torch"]) == MACA else "cuda"
+    backends = {kernel.backend for kernel in kernels()}
+    return "maca" if "maca" in backends and "cuda" not in backends else "cuda"
+
+
 def recipes() -> dict[str, list[str]]:
     """The names of recipes, each with the backends whose kernels run it on this machine. Presets and options
     are added as in ``"int8_int8:fast+tile=64"``, see docs/recipes.md."""
@@ -86,7 +96,7 @@ def explain(
         q_shape: shape of q, or q itself, of which shape, type and device are taken.
         kv_shape: shape of k, or k itself; default that of q.
         dtype: ``"float32"``, ``"float16"`` or ``"bfloat16"``, or PyTorch's or numpy's object of that name.
-        device: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``, as PyTorch names it: with MetaX's the GPUs of backend ``"maca"``.
         mask: ``None``, ``"bool"`` or a dtype: as if a mask of the full size were given.
 
     Returns:
@@ -109,7 +119,7 @@ def explain(
     for name, shape in (("q", q), ("k", k)):
         for axis, n in enumerate(shape):
             parse_index(f"{name}: shape[{axis}]", n, "0..2^40", 0)
-    where = (CUDA if kind == "cuda" else 0, int(index or 0))
+    where = ((MACA if gpu_backend() == "maca" else CUDA) if kind == "cuda" else CPU, int(index or 0))
     layout = parse_layout(layout)
     tokens, heads = (1, 2) if layout == "nhd" else (2, 1)
 

@@ -7,7 +7,7 @@ import ctypes
 from typing import Any
 
 from . import _structs, _tracing
-from ._arrays import CUDA, adopt, is_torch
+from ._arrays import CPU, adopt, is_torch
 from ._library import check, lib
 from ._problem import fill_tensor, gather, parse_layout
 
@@ -46,7 +46,7 @@ def run(out_a: Array, lse_a: Array, out_b: Array, lse_b: Array, layout: str = "h
     for name, array in arrays.items():
         described = family.describe(name, family.facts(array))
         fill_tensor(getattr(params, name), name, described, layout == "nhd", family.pointer(array))
-        if described[1] == CUDA:
+        if described[1] != CPU:
             params.stream = family.stream(described[2])
     check(lib.clary_merge(ctypes.byref(params)))
     family.written(out_a)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from . import _library
-from ._explain import Kernel, explain, kernels
+from ._explain import Kernel, explain, gpu_backend, kernels
 
 #: The error that each preset may have on normal data of the self-test's size: twice what docs/accuracy.md records for
 #: it.
@@ -59,7 +59,11 @@ def driver_cuda() -> tuple[int, int] | None:
 
 def gpu_advice(found: list[Kernel], driver: tuple[int, int] | None) -> str:
     """Why no GPU is used and what to do, in a sentence; or which kernels run."""
+    maca = [k for k in found if k.backend == "maca"]
     cuda = [k for k in found if k.backend == "cuda"]
+    if maca and not cuda:
+        archs = sorted({k.arch for k in maca if k.usable})
+        return f"MACA kernels for {', '.join(archs)} run here" if archs else f"no MACA kernel runs here: {maca[0].reason}"
     if not cuda:
         return (
             "this build has no CUDA backend; install the wheel with CUDA, or build with CLARY_CUDA_ARCHS "
@@ -123,7 +127,9 @@ def self_test() -> list[dict[str, Any]]:
     for kernel in kernels():
         if not kernel.usable or kernel.backend == "reference":
             continue
-        device = "cuda" if kernel.backend == "cuda" else "cpu"
+        device = "cpu" if kernel.backend == "cpu" else "cuda"
+        if device == "cuda" and kernel.backend != gpu_backend():
+            continue
         if device == "cuda" and (torch is None or not torch.cuda.is_available()):
             continue
         results.append({"kernel": kernel.name, **_test_one(kernel, device, torch)})
@@ -188,7 +194,7 @@ def run(as_json: bool = False) -> int:
     """Prints the report; 0 where everything that can run here computes what it should, else 1."""
     problem = _load_arrays()
     report = environment()
-    gpu = any(k.backend == "cuda" and k.usable for k in kernels())
+    gpu = any(k.backend == gpu_backend() and k.usable for k in kernels())
     report["auto"] = {device: chosen_kernels(device) for device in (["cpu", "cuda"] if gpu else ["cpu"])}
     can_test = "torch" in sys.modules or "numpy" in sys.modules
     report["self_test"] = self_test() if can_test else []

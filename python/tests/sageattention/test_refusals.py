@@ -149,6 +149,7 @@ def test_values_of_options():
         ("sageattn_qk_int8_pv_fp8_cuda_sm90", dict(pv_accum_dtype="fp32"), NotImplementedError),
         ("sageattn_qk_int8_pv_fp8_cuda_sm90", dict(pv_accum_dtype="fp32+fp16"), ValueError),  # upstream: garbage
         ("sageattn_qk_int8_pv_fp16_maca", dict(qk_quant_type="int4"), ValueError),
+        ("sageattn_qk_int8_pv_fp16_maca", dict(qk_quant_gran="per_tensor"), AssertionError),
         ("sageattn_qk_int8_pv_fp16_maca", dict(pv_accum_dtype="fp32+fp16"), ValueError),
         ("sageattn", dict(is_causal="yes"), ValueError),
         ("sageattn", dict(is_causal=torch.ones(2)), ValueError),

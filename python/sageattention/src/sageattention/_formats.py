@@ -27,8 +27,9 @@ def _constant_in_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @functools.cache
-def formats_of(backend: str) -> frozenset[str]:
-    """The recipes' names for which "cpu" or "cuda" has a kernel that runs on this machine."""
+def formats_of(device_type: str) -> frozenset[str]:
+    """The recipes' names for which "cpu" or "cuda" tensors have a kernel that runs on this machine."""
+    backend = clary.gpu_backend() if device_type == "cuda" else device_type
     return frozenset(kernel.recipe for kernel in clary.kernels() if kernel.usable and kernel.backend == backend)
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 LAYOUTS = {"HND": "hnd", "NHD": "nhd"}
 GRANULARITIES = ("per_warp", "per_thread")
+MACA_GRANULARITIES = (*GRANULARITIES, "per_block")
 
 
 def sageattn(
@@ -144,7 +145,7 @@ def sageattn_qk_int8_pv_fp16_maca(
     """
     name = "sageattn_qk_int8_pv_fp16_maca"
     _one_of(name, "qk_quant_type", qk_quant_type, ("int8",), ValueError)
-    _one_of(name, "qk_quant_gran", qk_quant_gran, GRANULARITIES, ArgumentError)
+    _one_of(name, "qk_quant_gran", qk_quant_gran, MACA_GRANULARITIES, ArgumentError)
     _one_of(name, "pv_accum_dtype", pv_accum_dtype, ("fp32", "fp16", "fp16+fp16"), ValueError)
     return _dense(
         name, "int8_fp16", q, k, v, tensor_layout, (is_causal, sm_scale, host), attn_mask, smooth_v, recipe, return_lse
