@@ -57,8 +57,9 @@ std::string answer(const KernelRow& row, const Feature& feature, const Problem& 
 
 std::string support_table(DeviceType device) {
     std::string text =
-        (device == DeviceType::kCpu ? std::string("# What runs where\n\n")
-                                    : std::string("# What runs on NVIDIA GPUs\n\n")) +
+        fmt::format("# What runs {}\n\n", device == DeviceType::kCpu    ? "where"
+                                          : device == DeviceType::kCuda ? "on NVIDIA GPUs"
+                                                                        : "on MetaX GPUs") +
         "Written by `support_table` (tests/cases) from the kernels' own answers; a test keeps it up to date. `clary "
         "explain`\ngives the reason for a *no*. *-*: the recipe has no such option.\n";
     const std::vector<Feature> list = features();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // support_table FILE           writes the table of what every kernel takes
 // support_table --check FILE   exit code 1 where the file is not what would be written
-// A FILE whose name ends with _cuda.md is about NVIDIA GPUs, any other about the CPU.
+// A FILE whose name ends with _cuda.md is about NVIDIA GPUs, with _maca.md about MetaX GPUs, any other about the CPU.
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -18,8 +18,10 @@ int main(int argc, char** argv) {
         return 2;
     }
     const char* const path = argv[argc - 1];
-    const std::string table = clary::cases::support_table(
-        std::string_view(path).ends_with("_cuda.md") ? clary::DeviceType::kCuda : clary::DeviceType::kCpu);
+    const auto ends_with = [=](const char* end) { return std::string_view(path).ends_with(end); };
+    const std::string table = clary::cases::support_table(ends_with("_cuda.md")   ? clary::DeviceType::kCuda
+                                                          : ends_with("_maca.md") ? clary::DeviceType::kMaca
+                                                                                  : clary::DeviceType::kCpu);
     if (!check) {
         std::ofstream file(path, std::ios::binary);
         file << table;

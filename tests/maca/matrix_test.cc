@@ -103,6 +103,15 @@ TEST_P(TwoPaths, Lengths) {
         }
 }
 
+// By all tiles of their last queries.
+TEST_P(TwoPaths, LongLengths) {
+    for (const int64_t length : {1024, 2048, 4096, 8192, 16384}) {
+        Case c = case_of(fmt::format("last_of_{}", length), 32, length, 64);
+        c.causal = Causal::kBottomRight;
+        expect_near_exact(c, GetParam());
+    }
+}
+
 TEST_P(TwoPaths, GroupsOfHeads) {
     for (const int64_t heads : {1, 2, 4, 8, 16, 32, 64}) {
         Case c = case_of(fmt::format("heads_{}_1", heads), 9, 70, 64);

@@ -79,9 +79,10 @@ int work(const Options& options) {
     const auto add = [&](clary_attention_params params, const std::string& layer) {
         params.context = context.get();
         // Nothing is read: the question for a GPU can be put on any machine.
-        if (options.run.backend.starts_with("cuda"))
+        const bool cuda = options.run.backend.starts_with("cuda"), maca = options.run.backend.starts_with("maca");
+        if (cuda || maca)
             for (clary_tensor* tensor : {&params.q, &params.k, &params.v, &params.out, &params.lse, &params.mask})
-                tensor->device = CLARY_CUDA;
+                tensor->device = cuda ? CLARY_CUDA : CLARY_MACA;
         Json json = explain(params, options.run.recipe, options.run.backend);
         if (!layer.empty()) json["layer"] = layer;
         all.push_back(std::move(json));

@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: Apache-2.0
+// See mc_runtime.h.
+#pragma once
