@@ -118,6 +118,20 @@ TEST(Packed, SumsOfVAreThoseOfTheBytes) {
     EXPECT_EQ(find_section(packed_kv_layout(p.desc, 0, kMetaxK16Arrangement), "v_sum"), nullptr);
 }
 
+// Buffers that differ in the order of V's keys alone are told apart.
+TEST(Packed, OrdersOfVHaveHeadersOfTheirOwn) {
+    Problem p({1, 2, 2, 5, 150, 32, 32});
+    const auto layout = [&](const Arrangement& arrangement) {
+        return expected_header(p.desc, packed_kv_layout(p.desc, 0, arrangement)).layout;
+    };
+    for (const char* text : {"int8_int8", "int8_fp8", "int8_fp16"}) {
+        ASSERT_TRUE(parse_recipe(text, &p.desc.recipe).is_ok());
+        const bool same = p.desc.recipe.pv == Format::kFp16;  // in rows
+        EXPECT_EQ(layout(kMetaxK16Arrangement) == layout(kMetaxK32Arrangement), same) << text;
+        EXPECT_EQ(layout(kMmaArrangement) == layout(kMetaxK32Arrangement), same) << text;
+    }
+}
+
 TEST(Packed, RefusesWhatTheFormatDoesNotHold) {
     Problem p({1, 1, 1, 1, 1, 16, 16});
     for (const char* text : {"fp4_fp4", "int4_fp16:sage2"}) {

@@ -28,8 +28,7 @@ __attribute__((device, always_inline)) inline float fabsf(float x) { return __bu
 #define __forceinline__ inline __attribute__((always_inline))
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #ifdef CLARY_256_REGISTERS
-#define __launch_bounds__(threads) \
-    __attribute__((amdgpu_flat_work_group_size(1, threads), amdgpu_waves_per_eu(2, 2)))
+#define __launch_bounds__(threads) __attribute__((amdgpu_flat_work_group_size(1, threads), amdgpu_waves_per_eu(2, 2)))
 #else
 #define __launch_bounds__(threads) __attribute__((amdgpu_flat_work_group_size(1, threads)))
 #endif
