@@ -34,5 +34,19 @@ TEST(Permutation, LongSequencesStayWithinTheirRun) {
     EXPECT_EQ(v_position(far + 8), far + 2);
 }
 
+// Lane group g of MetaX's products of depth 32 multiplies positions 8g .. 8g + 7 and has the scores of keys 4g .. 4g + 3 of
+// two runs of 16.
+TEST(Permutation, RunsOf32SuitProductsOfDepth32) {
+    for (const int64_t run : {0, 1, 5})
+        for (int64_t g = 0; g < 4; ++g)
+            for (int64_t i = 0; i < 8; ++i) {
+                const int64_t key = 32 * run + 16 * (i / 4) + 4 * g + i % 4, position = 32 * run + 8 * g + i;
+                EXPECT_EQ(v_token(VOrder::kRunsOf32, position), key);
+                EXPECT_EQ(v_position(VOrder::kRunsOf32, key), position);
+                EXPECT_EQ(v_token(VOrder::kAsTheyCome, position), position);
+                EXPECT_EQ(v_token(VOrder::kRunsOf16, position), v_token(position));
+            }
+}
+
 }  // namespace
 }  // namespace clary::numerics
