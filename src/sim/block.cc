@@ -212,20 +212,19 @@ void Block::count_access(Lane& lane, Access access, Site site) {
 void Block::judge_accesses(Wave& wave) {
     size_t most = 0;
     for (const Lane& lane : wave.lane) most = std::max(most, lane.accesses.size());
+    const auto differs = [&](const Lane& lane) { return lane.accesses.size() != most; };
+    if (options.one_line && std::any_of(wave.lane.begin(), wave.lane.end(), differs)) most = 0;
     for (size_t k = 0; k < most; ++k) {
         uint64_t rest = 0;
         for (const Lane& lane : wave.lane)
             if (k < lane.accesses.size()) rest |= bit(lane.index);
         while (rest != 0) {
-            const Lane& leader = wave.lane[static_cast<size_t>(std::countr_zero(rest))];
-            const Access first = leader.accesses[k];
+            const Access first = wave.lane[static_cast<size_t>(std::countr_zero(rest))].accesses[k];
             std::array<uint32_t, kMaxLanes> addresses;
             int count = 0;
             for (uint64_t lanes = rest; lanes != 0; lanes &= lanes - 1) {
                 const int index_of_lane = std::countr_zero(lanes);
-                const Lane& lane = wave.lane[static_cast<size_t>(index_of_lane)];
-                const Access access = lane.accesses[k];
-                if (options.one_line && lane.accesses.size() != leader.accesses.size()) continue;
+                const Access access = wave.lane[static_cast<size_t>(index_of_lane)].accesses[k];
                 if (access.size != first.size || access.write != first.write || access.line != first.line) continue;
                 addresses[static_cast<size_t>(count++)] = access.at;
                 rest &= ~bit(index_of_lane);

@@ -34,8 +34,8 @@ struct Options {
     int threads = 1;    // of the host; each runs whole blocks
     // Excess passes of shared memory accesses are counted instead of being a failure.
     bool allow_bank_conflicts = false;
-    // Every access comes from the same line (that of a Target's builtins): only lanes with as many accesses since the last
-    // collective are taken to run the same instructions.
+    // Every access comes from the same line (that of a Target's builtins), which does not tell instructions apart: where
+    // lanes took different paths since the last collective, their accesses are not judged.
     bool one_line = false;
     // Where copy16() may read. Empty: anywhere.
     std::vector<GlobalRange> global;
