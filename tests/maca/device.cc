@@ -2,11 +2,16 @@
 // The MXMACA backend as the device under test: host memory is copied to the GPU for each call, canaries and all.
 #include <mc_runtime.h>
 
+#include <cstdlib>
+
 #include "cpu/run.h"
 #include "gpu/arrangement.h"
 
 namespace clary::cases {
 namespace {
+
+// One card at a time, the first if nobody says which: with more of them tensors would lie on one and kernels of all be asked.
+[[maybe_unused]] const int one_card = setenv("MACA_VISIBLE_DEVICES", "0", 0);
 
 class Gpu : public Device {
   public:
