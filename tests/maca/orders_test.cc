@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The orders of V's keys that MetaX's chips want. (Apart from equal_test.cc because compiling takes longer than running.)
+// The orders of V's keys that MetaX's chips want.
 #include <gtest/gtest.h>
 
 #include "cases/problem.h"

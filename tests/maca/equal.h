@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The same kernel by way of MetaX's builtins and by way of the simulator's own seam: the same bits. And beside sm80: the
 // same bits where integers decide, within the oracle's tolerance elsewhere.
+#pragma once
+
 #include <gtest/gtest.h>
 
 #include "cases/problem.h"
@@ -13,8 +15,6 @@
 #include "maca/target.h"
 
 namespace clary::cases {
-namespace {
-
 using gpu::Element;
 
 template <class T, gpu::AttentionConfig kConfig>
@@ -76,20 +76,4 @@ void expect_equal(const char* recipe) {
     }
 }
 
-TEST(Equal, Xcore1000) {
-    for (const char* recipe : {"int8_int8", "int8_int8+granularity=per_tensor", "int4_int8"})
-        expect_equal<gpu::kXcore1000, Element::kS8, Element::kS8, 64, 4>(recipe);
-    expect_equal<gpu::kXcore1000, Element::kS8, Element::kF16, 96, 1>("int8_fp16:fast+tile=64");
-    expect_equal<gpu::kXcore1000, Element::kF16, Element::kF16, 32, 0>("fp16_fp16");
-    expect_equal<gpu::kXcore1000, Element::kBf16, Element::kBf16, 64, 0>("bf16_bf16");
-}
-TEST(Equal, Xcore1500) {
-    for (const char* recipe : {"int8_int8", "int8_int8+granularity=per_tensor", "int4_int8"})
-        expect_equal<gpu::kXcore1500, Element::kS8, Element::kS8, 64, 4>(recipe);
-    expect_equal<gpu::kXcore1500, Element::kS8, Element::kE4m3, 64, 4>("int8_fp8");
-    expect_equal<gpu::kXcore1500, Element::kS8, Element::kF16, 64, 1>("int8_fp16:fast+tile=64");
-    expect_equal<gpu::kXcore1500, Element::kBf16, Element::kBf16, 96, 0>("bf16_bf16");
-}
-
-}  // namespace
 }  // namespace clary::cases
