@@ -12,6 +12,7 @@ from ._overlap import refuse_overlap
 from ._problem import (
     Options,
     Plan,
+    fresh_results,
     gather,
     parse_causal,
     parse_index,
@@ -173,7 +174,7 @@ def dispatch(options: Options, arrays: dict[str, Array], return_lse: bool, out: 
     if is_torch(arrays["q"]):
         import clary.torch_ops as torch_ops  # (`from .` takes twice as long)
 
-        plan = torch_ops.plan_again(options, arrays, _fresh(return_lse)) if out is None else None
+        plan = torch_ops.plan_again(options, arrays, fresh_results(return_lse)) if out is None else None
         if plan is not None:
             return _call(plan, arrays, return_lse)
         _tracing.refuse("attention", arrays if out is None else {**arrays, "out": out})
@@ -192,15 +193,10 @@ def run(options: Options, arrays: dict[str, Array], return_lse: bool, out: Array
     family = gather(arrays)
     if given:
         refuse_overlap(family, arrays)
-    made = _call(plan_for(family, options, arrays, _fresh(return_lse, given)), arrays, return_lse)
+    made = _call(plan_for(family, options, arrays, fresh_results(return_lse, given)), arrays, return_lse)
     if given:
         family.written(arrays["out"])
     return made
-
-
-def _fresh(return_lse: bool, given: bool = False) -> tuple[str, ...]:
-    """What the call makes itself."""
-    return (("lse",) if return_lse else ()) if given else (("out", "lse") if return_lse else ("out",))
 
 
 def _call(plan: Plan, arrays: dict[str, Array], return_lse: bool) -> Any:
@@ -210,8 +206,6 @@ def _call(plan: Plan, arrays: dict[str, Array], return_lse: bool) -> Any:
     if return_lse:
         arrays["lse"] = family.empty(plan.shapes["lse"], family.float32(q), q)
     bound = plan.bind(arrays)
-    status = lib.clary_attention(bound.reference)
-    if status:
-        check(status)
+    check(lib.clary_attention(bound.reference))
     plan.release(bound)
     return (arrays["out"], arrays["lse"]) if return_lse else arrays["out"]

@@ -17,6 +17,7 @@ from ._problem import (
     Options,
     Plan,
     contiguous,
+    fresh_results,
     gather,
     parse_causal,
     parse_index,
@@ -206,7 +207,7 @@ class PackedKV:
         family = gather(arrays)
         if family is not self._family:
             raise TypeError(f"q: a {family.name}, but K and V were {self._family.name}; allowed: the same kind")
-        fresh = tuple(name for name, wanted in (("out", out is None), ("lse", return_lse)) if wanted)
+        fresh = fresh_results(return_lse, out is not None)
         length = self._planned_length(arrays.get("mask"))
         plan = plan_for(family, options, arrays, fresh, self._fixed(length), one_shot=False)
         if self.capacity not in plan.q_bytes:
@@ -220,7 +221,7 @@ class PackedKV:
         del arrays["q"]
         made = {name: family.empty(plan.shapes[name], dtype if name == "out" else family.float32(memory), self.memory)
                 for name in fresh}  # fmt: skip
-        plan.bind_more(bound, made)
+        plan.store(bound, made)
         check(lib.clary_attend(bound.reference, q_packed, kv_packed))
         plan.release(bound)
         if out is not None:

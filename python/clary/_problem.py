@@ -223,9 +223,8 @@ class Plan:
             bound = self.idle.pop()  # (of one thread alone)
         except IndexError:
             bound = Bound(self.family, self.template)
-        words, pointer = bound.words, self.family.pointer
-        for name, array in arrays.items():
-            words[_DATA[name]] = pointer(array)
+        self.store(bound, arrays)
+        words = bound.words
         if self.on_gpu:
             family, index = self.family, self.device_index
             words[_STREAM] = stream = family.stream(index)
@@ -235,9 +234,10 @@ class Plan:
             words[_CONTEXT] = threads.context or 0
         return bound
 
-    def bind_more(self, bound: Bound, arrays: dict[str, Any]) -> None:
+    def store(self, bound: Bound, arrays: dict[str, Any]) -> None:
+        words, pointer = bound.words, self.family.pointer
         for name, array in arrays.items():
-            bound.words[_DATA[name]] = self.family.pointer(array)
+            words[_DATA[name]] = pointer(array)
 
     def release(self, bound: Bound) -> None:
         """After the call: its struct and memory may serve another."""
@@ -251,6 +251,11 @@ def contiguous(shape: tuple) -> tuple:
         strides.append(stride)
         stride *= extent
     return tuple(reversed(strides))
+
+
+def fresh_results(return_lse: bool, given: bool = False) -> tuple[str, ...]:
+    """What a call makes itself; `given`: not the output."""
+    return (("lse",) if return_lse else ()) if given else (("out", "lse") if return_lse else ("out",))
 
 
 def fresh_shapes(options: Options, described: dict[str, tuple]) -> dict[str, tuple]:

@@ -16,6 +16,8 @@
 namespace clary::test {
 namespace {
 
+constexpr Arrangement kArrangements[] = {kCpuArrangement, kMmaArrangement, kMetaxK16Arrangement, kMetaxK32Arrangement};
+
 using reference::HeadOperands;
 
 class Packed : public testing::TestWithParam<const char*> {};
@@ -49,9 +51,7 @@ TEST_P(Packed, Dense) {
     Problem p({2, 4, 2, 21, 150, 24, 40});
     p.fill(1);
     ASSERT_TRUE(parse_recipe(GetParam(), &p.desc.recipe).is_ok());
-    for (const Arrangement& arrangement :
-         {kCpuArrangement, kMmaArrangement, kMetaxK16Arrangement, kMetaxK32Arrangement})
-        expect_same_through_packing(p, arrangement);
+    for (const Arrangement& arrangement : kArrangements) expect_same_through_packing(p, arrangement);
 }
 
 TEST_P(Packed, Varlen) {
@@ -68,9 +68,7 @@ TEST_P(Packed, Varlen) {
     p.desc.cu_seqlens_q = view(cu_q.data(), DType::kI32, {4});
     p.desc.cu_seqlens_k = view(cu_k.data(), DType::kI32, {4});
     ASSERT_TRUE(parse_recipe(GetParam(), &p.desc.recipe).is_ok());
-    for (const Arrangement& arrangement :
-         {kCpuArrangement, kMmaArrangement, kMetaxK16Arrangement, kMetaxK32Arrangement})
-        expect_same_through_packing(p, arrangement);
+    for (const Arrangement& arrangement : kArrangements) expect_same_through_packing(p, arrangement);
 }
 
 INSTANTIATE_TEST_SUITE_P(Reference, Packed,
@@ -84,9 +82,7 @@ TEST(Packed, NegativeScaleLiesInTheCodes) {
     p.desc.scale = -0.3;
     for (const char* text : {"int8_int8", "fp16_fp16"}) {
         ASSERT_TRUE(parse_recipe(text, &p.desc.recipe).is_ok());
-        for (const Arrangement& arrangement :
-             {kCpuArrangement, kMmaArrangement, kMetaxK16Arrangement, kMetaxK32Arrangement})
-            expect_same_through_packing(p, arrangement);
+        for (const Arrangement& arrangement : kArrangements) expect_same_through_packing(p, arrangement);
     }
 }
 

@@ -373,15 +373,10 @@ class Attention {
             if (c.want_lse && row_in_block(r) < work.rows && quad() == 0)
                 gpu::store_lse(desc, work.b, row.row, work.q_begin, result.lse);
         }
-        const int64_t head_channel = (int64_t{work.b} * desc.kv_heads + work.kv_head) * kD;
-        const bool by_channel = desc.recipe.v_scale == VScale::kChannel;
         using All = gpu::OutputRows<T, typename L::Atom, 1, kD / 8>;
         typename All::Registers out;
         static_for<kD / 8, 4>([&](auto n, auto i) { out[0][n][i] = out_[n * 4 + i]; });
-        All::finish(out, inverse, share,
-                    {by_channel ? p_.v_scale + head_channel : nullptr,
-                     p_.v_mean != nullptr ? p_.v_mean + head_channel : nullptr, desc.recipe.rotate_v,
-                     static_cast<int>(desc.head_dim_v)});
+        All::finish(out, inverse, share, gpu::value_channels(p_, work.b, work.kv_head, kD));
         const int first = T::wave() * 16;
         const SharedAddress scratch{L::kOutputAt + static_cast<uint32_t>(T::wave() * Output::kBytes)};
         static_for<2>([&](auto half) {

@@ -841,14 +841,7 @@ class AttentionKernel {
         float inverse[kRows], share[kRows];
         const int64_t q_begin = sequence().q_begin;
         static_for<kRows>([&](auto r) { finish_row<r>(q_begin, inverse[r], share[r]); });
-        if (!split()) {
-            const int64_t head_channel = (b_ * desc.kv_heads + kv_head_) * c.head_dim_v;
-            const bool by_channel = desc.recipe.v_scale == VScale::kChannel;
-            Output::finish(out, inverse, share,
-                           {by_channel ? p_.v_scale + head_channel : nullptr,
-                            p_.v_mean != nullptr ? p_.v_mean + head_channel : nullptr, desc.recipe.rotate_v,
-                            static_cast<int>(desc.head_dim_v)});
-        }
+        if (!split()) Output::finish(out, inverse, share, value_channels(p_, b_, kv_head_, c.head_dim_v));
 
         const SharedAddress scratch{kQueriesAt + static_cast<uint32_t>(T::wave() * Output::kBytes)};
         const int first = wave_row_;

@@ -6,6 +6,7 @@
 
 #include "core/desc.h"
 #include "core/element.h"
+#include "gpu/attention/params.h"
 #include "gpu/target/products.h"
 #include "gpu/target/target.h"
 #include "numerics/hadamard.h"
@@ -23,18 +24,10 @@ struct OutputRows {
     CLARY_HD static constexpr int row_of(int m, int i) { return m * kResultRows<Atom> + row_slot<Atom>(i); }
     CLARY_DEVICE static int channel_of(int n, int i) { return n * Atom::kOthers + Atom::result_at(T::lane(), i).col; }
 
-    // What the channels of a head have: V's scale and mean, null where they have none; whether V was rotated. Channels
-    // 0 .. dim - 1 exist.
-    struct Channels {
-        const float* scale;
-        const float* mean;
-        bool rotated;
-        int dim;
-    };
     // From sums to results. Of each row, by slot: what its sums are multiplied by, and the mean's share of it.
     template <int kRows>
     CLARY_DEVICE static void finish(Registers& out, const float (&inverse)[kRows], const float (&share)[kRows],
-                                    const Channels& channels) {
+                                    const ValueChannels& channels) {
         for_all([&](auto m, auto n, auto i) { out[m][n][i] *= inverse[row_of(m, i)]; });
         if (channels.scale != nullptr) {
             const float* const scale = channels.scale + channel_of(0, 0);

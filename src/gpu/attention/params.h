@@ -45,4 +45,20 @@ CLARY_HD inline Sequence packed_sequence(const AttentionParams& p, int b) {
     return sequence_of(desc, b, keys);
 }
 
+// What the channels of a kv head's V have: scale and mean, null where they have none; whether V was rotated. Channels
+// 0 .. dim - 1 exist.
+struct ValueChannels {
+    const float* scale;
+    const float* mean;
+    bool rotated;
+    int dim;
+};
+// `stride`: channels of a head in the packed vectors.
+CLARY_HD inline ValueChannels value_channels(const AttentionParams& p, int64_t b, int64_t kv_head, int stride) {
+    const int64_t first = (b * p.desc.kv_heads + kv_head) * stride;
+    return {p.desc.recipe.v_scale == VScale::kChannel ? p.v_scale + first : nullptr,
+            p.v_mean != nullptr ? p.v_mean + first : nullptr, p.desc.recipe.rotate_v,
+            static_cast<int>(p.desc.head_dim_v)};
+}
+
 }  // namespace clary::gpu
