@@ -131,22 +131,19 @@ class CombineKernel {
                           p.q_shift ? p.q_shift[packed_row] : 0.0f, desc.sinks, at.head, headers_match(p.headers));
         if (desc.want_lse && T::lane() == 0) store_lse(desc, b, at, q_begin, result.lse);
 
-        const auto dim = static_cast<int>(desc.head_dim_v);
-        const int64_t group = desc.q_heads_per_kv(), kv_head = at.head / group;
-        const int64_t vectors = (b * desc.kv_heads + kv_head) * p.split.channels;
-        const bool by_channel = desc.recipe.v_scale == VScale::kChannel;
+        const ValueChannels v = value_channels(p, b, at.head / desc.q_heads_per_kv(), p.split.channels);
         static_for<kColumns>([&](auto j) {
             o[j] *= result.inverse;
-            if (by_channel && channel(j) < dim) o[j] *= p.v_scale[vectors + channel(j)];
+            if (v.scale != nullptr && channel(j) < v.dim) o[j] *= v.scale[channel(j)];
         });
-        if (desc.recipe.rotate_v) rotate(o, dim);
+        if (v.rotated) rotate(o, v.dim);
         char* const to =
             static_cast<char*>(desc.out.data) + (b * desc.out.batch_stride + at.head * desc.out.head_stride +
                                                  (q_begin + at.query) * desc.out.token_stride) *
                                                     dtype_size(desc.out.dtype);
         static_for<kColumns>([&](auto j) {
-            if (channel(j) >= dim) return;
-            if (p.v_mean) o[j] = T::fma(p.v_mean[vectors + channel(j)], result.share, o[j]);
+            if (channel(j) >= v.dim) return;
+            if (v.mean != nullptr) o[j] = T::fma(v.mean[channel(j)], result.share, o[j]);
             store_element(to + channel(j) * desc.out.dim_stride * dtype_size(desc.out.dtype), desc.out.dtype, o[j]);
         });
     }
@@ -158,8 +155,8 @@ class CombineKernel {
             static_for<kColumns>([&](auto j) {
                 const bool meets = numerics::hadamard_meets(channel(j), dim, h);
                 if constexpr (h < T::kLanes) {
-                    const float theirs = T::shuffle_xor(o[j], h);
-                    if (meets) o[j] = T::lane() & h ? theirs - o[j] : o[j] + theirs;
+                    const float sign = (T::lane() & h) != 0 ? -1.0f : 1.0f, theirs = T::shuffle_xor(o[j], h);
+                    if (meets) o[j] = T::fma(sign, o[j], theirs);
                 } else {
                     constexpr int other = j ^ (h / T::kLanes);
                     if constexpr (j < other && other < kColumns)
