@@ -107,8 +107,8 @@ std::string hopper_supports(const AttentionDesc& desc) {
                           desc.kv_len, kShortQuery, 2 * gpu::kPieceKeys);
     return why;
 }
-constexpr KernelRow hopper_row() {
-    KernelRow row = Row<2>::row("cuda_sm90_int8_int8_wgmma", kTaken[0]);
+constexpr KernelRow hopper_row(const char* name, RecipeFormats formats) {
+    KernelRow row = Row<2>::row(name, formats);
     row.usable = hopper_usable;
     row.supports = hopper_supports;
     row.attend = sm90::attend;
@@ -116,8 +116,12 @@ constexpr KernelRow hopper_row() {
 }
 
 template <size_t... kIndex>
-constexpr std::array<KernelRow, 1 + sizeof...(kIndex)> all_rows(std::index_sequence<kIndex...>) {
-    return {hopper_row(),
+constexpr std::array<KernelRow, 5 + sizeof...(kIndex)> all_rows(std::index_sequence<kIndex...>) {
+    return {hopper_row("cuda_sm90_int8_int8_wgmma", {Format::kInt8, Format::kInt8}),
+            hopper_row("cuda_sm90_int8_fp16_wgmma", {Format::kInt8, Format::kFp16}),
+            hopper_row("cuda_sm90_int8_bf16_wgmma", {Format::kInt8, Format::kBf16}),
+            hopper_row("cuda_sm90_int4_int8_wgmma", {Format::kInt4, Format::kInt8}),
+            hopper_row("cuda_sm90_int4_fp16_wgmma", {Format::kInt4, Format::kFp16}),
             Row<kIndex / std::size(kTaken)>::row(kNames[kIndex / std::size(kTaken)][kIndex % std::size(kTaken)],
                                                  kTaken[kIndex % std::size(kTaken)])...};
 }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of a warpgroup (sm_90a): D (64 rows x N) += A (64 x 32 bytes) B (N x 32 bytes), both with depth along the row.
-// Asynchronous: D and A's registers belong to the product from fence() until a wait().
+// Products of a warpgroup (sm_90a): D (64 rows x N) += A (64 x 32 bytes) B (N x 32 bytes), both with depth along the row; B of
+// 16 bits with columns along the row. Asynchronous: D and A's registers belong to the product from fence() until a wait().
 //
 // Registers. Warp w of the group has rows 16 w ..; a lane (g = lane / 4, q = lane % 4) holds of D in register i row
-// g + 8 (i / 2 % 2), column 8 (i / 4) + 2 q + i % 2; of A in registers 0..3 depth 4 q ..+3 of row g, of row g + 8, and
-// depth 16 + 4 q ..+3 of the same. (PTX ISA, "wgmma".)
+// g + 8 (i / 2 % 2), column 8 (i / 4) + 2 q + i % 2; of A in registers 0..3 bytes 4 q ..+3 of row g, of row g + 8, and
+// bytes 16 + 4 q ..+3 of the same. (PTX ISA, "wgmma".)
 #pragma once
 
 #include <cstdint>
 
+#include "gpu/target/atoms.h"
 #include "gpu/target/target.h"
 
 namespace clary::cuda::ptx {
@@ -27,6 +28,13 @@ CLARY_DEVICE Matrix matrix(uint32_t address) {
     constexpr uint32_t kSwizzle = kRowBytes == 128 ? 1 : kRowBytes == 64 ? 2 : 3;
     constexpr uint32_t kEightRows = 8 * kRowBytes / 16;
     return {1u << 16 | address >> 4, kSwizzle << 30 | kEightRows};
+}
+
+// A tile of kDepth rows of 64 columns of 16 bits, swizzled likewise, and behind it those of the next 64 columns.
+template <int kDepth>
+CLARY_DEVICE Matrix matrix_by_depth(uint32_t address) {
+    constexpr uint32_t kNextColumns = kDepth * 128 / 16, kEightRows = 8 * 128 / 16;
+    return {kNextColumns << 16 | address >> 4, 1u << 30 | kEightRows};
 }
 
 CLARY_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -48,6 +56,12 @@ CLARY_DEVICE void pin(uint32_t (&r)[N]) {
     for (int i = 0; i < N; ++i) asm volatile("" : "+r"(r[i])::"memory");
 }
 
+template <int N>
+CLARY_DEVICE void pin(float (&r)[N]) {
+    CLARY_UNROLL
+    for (int i = 0; i < N; ++i) asm volatile("" : "+f"(r[i])::"memory");
+}
+
 #define CLARY_TEXT_0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define CLARY_TEXT_1 CLARY_TEXT_0 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define CLARY_TEXT_2 CLARY_TEXT_1 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
@@ -60,6 +74,7 @@ CLARY_DEVICE void pin(uint32_t (&r)[N]) {
 #define CLARY_OUT_3(c) CLARY_OUT_2(c), CLARY_SIXTEEN(c, 48)
 #define CLARY_READ_WRITE(x) "+r"(x)
 #define CLARY_WRITE(x) "=r"(x)
+#define CLARY_ADD_FLOAT(x) "+f"(x)
 
 // `adds`: to D. Else D begins at 0 and is only written: with a value before, ptxas would see ordinary code define
 // accumulators between products, and make products wait for each other (C7515).
@@ -85,6 +100,25 @@ CLARY_DEVICE void pin(uint32_t (&r)[N]) {
     CLARY_DEVICE void multiply_u8(int32_t(&d)[n / 2], const uint32_t(&a)[4], Matrix b) {                       \
         CLARY_WGMMA(part, n, "u8.s8", "{" o0 ", " o1 ", " o2 ", " o3 "}", o4, "r"(a[0]), "r"(a[1]), "r"(a[2]), \
                     "r"(a[3]), "l"(b.descriptor()));                                                           \
+    }
+CLARY_WGMMAS(1, 64, "%32", "%33", "%34", "%35", "%36")
+CLARY_WGMMAS(3, 128, "%64", "%65", "%66", "%67", "%68")
+#undef CLARY_WGMMAS
+#undef CLARY_WGMMA
+
+// P V of 16 bits, added to D in fp32.
+#define CLARY_WGMMA(part, n, type, o0, o1, o2, o3, o4)                                                               \
+    asm volatile("{.reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type \
+                 " {" CLARY_TEXT_##part "}, {" o0 ", " o1 ", " o2 ", " o3 "}, " o4 ", p, 1, 1, 1;}"                  \
+                 : CLARY_OUT_##part(CLARY_ADD_FLOAT)                                                                 \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor()))
+#define CLARY_WGMMAS(part, n, ...)                                                       \
+    template <gpu::Element kOf>                                                          \
+    CLARY_DEVICE void multiply_wide(float(&d)[n / 2], const uint32_t(&a)[4], Matrix b) { \
+        if constexpr (kOf == gpu::Element::kF16)                                         \
+            CLARY_WGMMA(part, n, "f16", __VA_ARGS__);                                    \
+        else                                                                             \
+            CLARY_WGMMA(part, n, "bf16", __VA_ARGS__);                                   \
     }
 CLARY_WGMMAS(1, 64, "%32", "%33", "%34", "%35", "%36")
 CLARY_WGMMAS(3, 128, "%64", "%65", "%66", "%67", "%68")

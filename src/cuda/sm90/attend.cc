@@ -21,8 +21,8 @@ const Entry* find(const AttentionDesc& desc) {
     if (dim != dim_v) return nullptr;
     for (const auto& unit : entries())
         for (const Entry& entry : unit)
-            if (entry.config.head_dim == dim && entry.config.key_bias == desc.recipe.key_bias() &&
-                entry.config.want_lse == desc.want_lse)
+            if (entry.config.v == gpu::element_of(desc.recipe.pv) && entry.config.head_dim == dim &&
+                entry.config.key_bias == desc.recipe.key_bias() && entry.config.want_lse == desc.want_lse)
                 return &entry;
     return nullptr;
 }
@@ -38,10 +38,12 @@ std::string refusal(const AttentionDesc& desc) {
     if (find(desc) == nullptr)
         return fmt::format("q, v: head_dim {} and {}; allowed: the wider one 33..64 or 97..128", desc.head_dim,
                            desc.head_dim_v);
+    if (gpu::sums_for(r.accumulator) != gpu::Sums::kWide)
+        return fmt::format("recipe: accum={}; allowed: fp32, fp32_fp32", accumulator_name(r.accumulator));
     if (r.tile != kTileK) return fmt::format("recipe: tile={}; allowed: {}", r.tile, kTileK);
-    if (gpu::needs_of(desc).key_scales != gpu::KeyScales::kLane)
-        return desc.biased() ? "mask, alibi_slopes: given; allowed: none"
-                             : "recipe: granularity=per_token; allowed: fine, per_thread, per_warp, per_block";
+    if (desc.biased()) return "mask, alibi_slopes: given; allowed: none";
+    if (gpu::needs_of(desc).key_scales != gpu::KeyScales::kLane && !find(desc)->config.scales_keys())
+        return "recipe: granularity=per_token; allowed: fine, per_thread, per_warp, per_block";
     if (r.v_scale == VScale::kChannelTile) return "recipe: v_scale=channel_tile; allowed: token, channel";
     if (desc.q_heads_per_kv() > kGroupRows)
         return fmt::format("q: {} heads for each kv head; allowed: up to {}", desc.q_heads_per_kv(), kGroupRows);

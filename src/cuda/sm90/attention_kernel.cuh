@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention on packed INT8 operands with Hopper's wgmma: int8_int8, P against the maximum of its own tile of 128 keys.
+// Attention on packed operands with Hopper's wgmma: int8_int8, P against the maximum of its own tile of 128 keys, int8_fp16
+// and int8_bf16.
 //
 //   O = softmax(scale Q K^T + key bias) V       a block: persistent, works through tiles of 128 rows
 //
-//   for each tile of keys:
+//   for each tile of keys:                                                                     V of 16 bits:
 //     S = Q K^T            exact int32 (64 rows of a warpgroup x 128 keys), the key bias as one more step of digits
-//     m = row maximum      of the tile, on integers
-//     O += float(T) c      T of the tile before, c its weight: 2^(m + base - R) times V's scale
-//     P = 255 2^(x - m)    bytes, their sums
-//     T = P V              exact int32
+//     m = row maximum      of the tile, on integers                                            R follows it
+//     O += float(T) c      T of the tile before, c its weight: 2^(m + base - R) times V's scale -
+//     P = 255 2^(x - m)    bytes, their sums                                                   P = 2^(x + base - R)
+//     T = P V              exact int32                                                         O += P V, in fp32
 //
 // Formulas and numbers are those of gpu/attention/attention_kernel.h, integers the same, fp32 sums in another order here and
-// there.
+// there. P of 16 bits is against R itself, a power of two (docs/decisions/0009-sixteen-bit-p.md), so O needs no T.
 //
 // Two warpgroups of 64 rows compute; three warps feed them (producers.cuh). Of one warpgroup, time from left to right:
 //
@@ -22,6 +23,7 @@
 #pragma once
 
 #include <cmath>
+#include <type_traits>
 
 #include "cuda/ptx/wgmma.cuh"
 #include "cuda/sm90/producers.cuh"
@@ -38,9 +40,12 @@ class Attention {
     using Output = typename L::Output;
     static constexpr Config c = kConfig;
     static constexpr int kD = c.head_dim;
-    static constexpr int kLateFlush = c.flushes_late() ? kD / 4 : 0,
-                         kEarlyFlush = kD / 2 - kLateFlush;  // registers of T
-    static constexpr int kRuns = kTileK / 16;                // of keys: a lane has four scores of a row in each
+    static constexpr bool kDirect = c.direct(), kIntP = !kDirect;
+    static constexpr int kPartial = kDirect ? 0 : kD / 2;  // registers of T
+    static constexpr int kLateFlush = c.flushes_late() ? kD / 4 : 0, kEarlyFlush = kPartial - kLateFlush;
+    static constexpr int kRuns = kTileK / 16;  // of keys: a lane has four scores of a row in each
+    static constexpr bool kHasUnits = c.v == gpu::Element::kF16;
+    static constexpr int kSteps = kTileK * c.value_bytes() / 32;  // of P V, 32 bytes of P deep
     using Scores = int32_t[kTileK / 2];
 
   public:
@@ -48,7 +53,7 @@ class Attention {
 
     CLARY_DEVICE static void run(const Params& params) {
         if (threadIdx.x == 0) L::init_barriers();
-        if constexpr (c.key_bias) {
+        if constexpr (L::kWeightBytes > 0) {
             constexpr uint32_t kWords = L::kWeightBytes / 4;
             if (params.attention.v_weight == nullptr)  // every key counts the same: 15 of 15
                 for (uint32_t i = threadIdx.x; i < kStages * kWords; i += blockDim.x)
@@ -67,8 +72,12 @@ class Attention {
 
   private:
     static constexpr float kInfinity = __builtin_huge_valf();
-    static constexpr float kPTop = numerics::kPUint8Max, kPLog2Top = numerics::kPUint8Log2Max;
-    static constexpr int32_t kMasked = INT32_MIN;  // no score
+    // P where x is m, or R. To be far from fp16's subnormals, P of fp16 uses what its range has above the slack.
+    static constexpr gpu::PTop kPTop = c.v == gpu::Element::kF16 ? gpu::PTop{128.0f, 7.0f} : gpu::p_top(c.v);
+    // How far above R a maximum may lie.
+    static constexpr float kSlack = kDirect ? 8.0f : numerics::kReferenceSlack;
+    // No score. (As a float, minus infinity.)
+    static constexpr int32_t kMasked = c.scales_keys() ? INT32_MIN | 0x7f800000 : INT32_MIN;
 
     CLARY_DEVICE explicit Attention(const Params& params)
         : p_(params.attention),
@@ -89,9 +98,11 @@ class Attention {
 
     // (One loop without branches around products: ptxas keeps them asynchronous.)
     CLARY_DEVICE void compute() {
-        CLARY_UNROLL
-        for (int i = 0; i < kD / 2; ++i) t_[i] = 0;
-        ptx::pin(t_);  // before products begin
+        if constexpr (kIntP) {
+            CLARY_UNROLL
+            for (int i = 0; i < kPartial; ++i) t_[i] = 0;
+            ptx::pin(t_);  // before products begin
+        }
         clear_out();
         start_rows();
         Scores s;
@@ -107,7 +118,13 @@ class Attention {
             factors(stage, factor);
             ptx::wgmma_wait<1>();
             ptx::pin(s);
-            if ((flags & (TileConstants::plain(group_) | TileConstants::kLoud)) != TileConstants::plain(group_))
+            if constexpr (c.scales_keys()) {
+                if (flags & TileConstants::kLoud) [[unlikely]]
+                    add_loud_bias(stage, s);
+                scale_keys(stage, s);
+                if ((flags & TileConstants::plain(group_)) == 0) [[unlikely]]
+                    mask(L::tile(stage).index * kTileK, s);
+            } else if ((flags & (TileConstants::plain(group_) | TileConstants::kLoud)) != TileConstants::plain(group_))
                 [[unlikely]] {
                 if (flags & TileConstants::kLoud) add_loud_bias(stage, s);
                 if ((flags & TileConstants::plain(group_)) == 0) mask(L::tile(stage).index * kTileK, s);
@@ -117,31 +134,19 @@ class Attention {
 
             // (Late is in both branches of the next line: else ptxas would wait before it looks for the maxima.)
             if constexpr (!c.waits_late()) await_values(stage);
+            float rise[2];  // where the tile's maximum lies above R, in base 2
+            if constexpr (kDirect)
+                if (!settle(stage, top, rise)) return;
             TileSums sums;
             if ((flags & TileConstants::plain(group_)) == 0) [[unlikely]]
                 sums = flush_and_make_p<true>(stage, s, factor, top);
             else
                 sums = flush_and_make_p<false>(stage, s, factor, top);
-            // (Read again rather than kept: registers are short.)
-            const TileConstants::Marks marks = L::tile(stage).marks;
             tiles_ = tiles_.next();
             const bool ready = ptx::barrier_test(L::full(tiles_.stage()), tiles_.parity());
-            // Where the tile's maximum lies above the reference, in base 2.
-            float rise[2] = {top[0] + marks.base - reference_[0], top[1] + marks.base - reference_[1]};
-            // (Unusual: a first tile, a rise by more than the slack, NaN, or no key seen before either.)
-            const bool usual = rise[0] <= numerics::kReferenceSlack && rise[1] <= numerics::kReferenceSlack;
-            if (T::any(!usual) || (marks.flags & TileConstants::kFirst)) [[unlikely]] {
-                if (marks.flags & TileConstants::kFirst) {  // O of the work before is complete
-                    flush<kLateFlush>(kEarlyFlush);
-                    if ((marks.flags & TileConstants::kVeryFirst) == 0) finish(works_.before().stage());
-                    if (marks.flags & TileConstants::kEnd) return;
-                    clear_out();
-                    start_rows();
-                }
-                rise[0] = move_reference(0, top[0], marks.base);
-                rise[1] = move_reference(1, top[1], marks.base);
-            }
-            if (marks.flags & TileConstants::kLast) [[unlikely]] {
+            if constexpr (kIntP)
+                if (!settle(stage, top, rise)) return;
+            if (L::tile(stage).marks.flags & TileConstants::kLast) [[unlikely]] {
                 works_ = works_.next();
                 ptx::barrier_wait(L::work_full(works_.stage()), works_.parity());
             }
@@ -155,12 +160,13 @@ class Attention {
                 ptx::wgmma_fence();
             }
             multiply_values(stage);
-            add_sums(sums, rise, L::tile(stage).value_scale);
+            add_sums(stage, sums, rise);
         }
     }
 
     // -- rows: two of a lane --
     CLARY_DEVICE void start_rows() {
+        unit_ = 1;
         CLARY_UNROLL
         for (int r = 0; r < 2; ++r) {
             reference_[r] = -kInfinity;
@@ -170,6 +176,7 @@ class Attention {
     CLARY_DEVICE void clear_out() {
         CLARY_UNROLL
         for (int i = 0; i < kD / 2; ++i) out_[i] = 0;
+        if constexpr (kDirect) ptx::pin(out_);
     }
 
     // -- products --
@@ -190,16 +197,23 @@ class Attention {
         ptx::wgmma_commit();
     }
     CLARY_DEVICE void multiply_values(int stage) {
-        const ptx::Matrix v = ptx::matrix<kTileK>(L::base() + L::tile_at(stage)) + L::kValues;
-        ptx::multiply_u8<false>(t_, p8_[0], v);
-        CLARY_UNROLL
-        for (int k = 1; k < kTileK / 32; ++k) ptx::multiply_u8<true>(t_, p8_[k], v + 32 * k);
+        const uint32_t tile = L::base() + L::tile_at(stage);
+        if constexpr (kDirect) {
+            const ptx::Matrix v = ptx::matrix_by_depth<kTileK>(tile) + L::kValues;
+            CLARY_UNROLL
+            for (int k = 0; k < kSteps; ++k) ptx::multiply_wide<c.v>(out_, p_bits_[k], v + 16 * 128 * k);
+        } else {
+            const ptx::Matrix v = ptx::matrix<kTileK>(tile) + L::kValues;
+            ptx::multiply_u8<false>(t_, p_bits_[0], v);
+            CLARY_UNROLL
+            for (int k = 1; k < kSteps; ++k) ptx::multiply_u8<true>(t_, p_bits_[k], v + 32 * k);
+        }
         ptx::wgmma_commit();
     }
     // -- S becomes base-2 scores relative to their row's maximum: log2 of what P will be, before rounding --
     CLARY_DEVICE void factors(int stage, float (&factor)[2][2]) const {
         const float* const scales = L::tile(stage).key_scale + quad();
-        const float keys[2] = {scales[0], scales[4]};
+        const float keys[2] = {c.scales_keys() ? 1.0f : scales[0], c.scales_keys() ? 1.0f : scales[4]};
         CLARY_UNROLL
         for (int r = 0; r < 2; ++r) {
             const float own = L::row(works_.stage(), row_in_block(r)).factor;
@@ -207,7 +221,47 @@ class Attention {
             factor[r][1] = own * keys[1];
         }
     }
+    struct alignas(8) Pair {
+        float a, b;
+    };
+    // Each score becomes the bits of a float, times its key's scale.
+    CLARY_DEVICE void scale_keys(int stage, Scores& s) const {
+        const SharedAddress first{L::tile_at(stage) + L::kScales + static_cast<uint32_t>(quad() * 8)};
+        CLARY_UNROLL
+        for (int n = 0; n < kTileK / 8; ++n) {
+            const Pair scales = T::load<Pair>(first + static_cast<uint32_t>(32 * n));
+            CLARY_UNROLL
+            for (int i = 4 * n; i < 4 * n + 4; ++i)
+                s[i] = __float_as_int(static_cast<float>(s[i]) * (i % 2 ? scales.b : scales.a));
+        }
+    }
+    CLARY_DEVICE static float value_of(int32_t score) {
+        return c.scales_keys() ? __int_as_float(score) : static_cast<float>(score);
+    }
     CLARY_DEVICE static void row_maxima(const Scores& s, const float (&factor)[2][2], float (&top)[2]) {
+        if constexpr (c.scales_keys()) {
+            CLARY_UNROLL
+            for (int r = 0; r < 2; ++r) {
+                float high[2] = {-kInfinity, -kInfinity};  // of even and odd keys
+                CLARY_UNROLL
+                for (int i = 2 * r; i < kTileK / 2; i += 4) {
+                    high[0] = T::max(high[0], value_of(s[i]));
+                    high[1] = T::max(high[1], value_of(s[i + 1]));
+                }
+                const float highest = T::max(high[0], high[1]);
+                top[r] = highest == -kInfinity ? highest : highest * factor[r][0];
+            }
+        } else {
+            integer_maxima(s, factor, top);
+        }
+        CLARY_UNROLL
+        for (int lanes = 1; lanes <= 2; lanes *= 2) {
+            const float other[2] = {T::shuffle_xor(top[0], lanes), T::shuffle_xor(top[1], lanes)};
+            top[0] = T::max(top[0], other[0]);
+            top[1] = T::max(top[1], other[1]);
+        }
+    }
+    CLARY_DEVICE static void integer_maxima(const Scores& s, const float (&factor)[2][2], float (&top)[2]) {
         int32_t high[2][2] = {{kMasked, kMasked}, {kMasked, kMasked}};
         CLARY_UNROLL
         for (int i = 0; i < kTileK / 2; i += 2) {
@@ -221,18 +275,42 @@ class Attention {
             scaled[r][g] = high[r][g] == kMasked ? -kInfinity : static_cast<float>(high[r][g]) * factor[r][g];
         top[0] = T::max(scaled[0][0], scaled[0][1]);
         top[1] = T::max(scaled[1][0], scaled[1][1]);
+    }
+    // R of the tile's rows; the first of a work ends the work before. False: there was no more work.
+    CLARY_DEVICE bool settle(int stage, const float (&top)[2], float (&rise)[2]) {
+        // (Read again rather than kept: registers are short.)
+        const TileConstants::Marks marks = L::tile(stage).marks;
         CLARY_UNROLL
-        for (int lanes = 1; lanes <= 2; lanes *= 2) {
-            const float other[2] = {T::shuffle_xor(top[0], lanes), T::shuffle_xor(top[1], lanes)};
-            top[0] = T::max(top[0], other[0]);
-            top[1] = T::max(top[1], other[1]);
+        for (int r = 0; r < 2; ++r) rise[r] = top[r] + marks.base - reference_[r];
+        // (Unusual: a first tile, a rise by more than the slack, NaN, or no key seen before either.)
+        bool usual = rise[0] <= kSlack && rise[1] <= kSlack;
+        if constexpr (kHasUnits) usual = usual && L::tile(stage).value_scale == unit_;
+        if (T::any(!usual) || (marks.flags & TileConstants::kFirst)) [[unlikely]] {
+            if (marks.flags & TileConstants::kFirst) {  // O of the work before is complete
+                flush<kLateFlush>(kEarlyFlush);
+                if ((marks.flags & TileConstants::kVeryFirst) == 0) finish(works_.before().stage());
+                if (marks.flags & TileConstants::kEnd) return false;
+                clear_out();
+                start_rows();
+            }
+            if constexpr (kHasUnits) change_unit(L::tile(stage).value_scale);
+            CLARY_UNROLL
+            for (int r = 0; r < 2; ++r) rise[r] = move_reference(r, top[r], marks.base);
         }
+        return true;
+    }
+    // V's scale of a tile, a power of two, is 1 unless V leaves fp16's range: O is in units of the latest one.
+    CLARY_DEVICE void change_unit(float unit) {
+        const float rescale = unit_ / unit;
+        CLARY_UNROLL
+        for (int i = 0; i < kD / 2; ++i) out_[i] *= rescale;
+        unit_ = unit;
     }
     // R moves to a first tile, and where the maximum lies far above it. How far above R the maximum lies then.
     CLARY_DEVICE float move_reference(int r, float top, float base) {
-        const float lift = top + base, before = reference_[r];
+        const float lift = kDirect ? ::ceilf(top + base) : top + base, before = reference_[r];
         if (top == -kInfinity) return -kInfinity;  // no key seen
-        const bool first = before == -kInfinity, jump = lift - before > numerics::kReferenceSlack;
+        const bool first = before == -kInfinity, jump = lift - before > kSlack;
         if (!first && !jump) return lift - before;
         reference_[r] = lift;
         if (!first) {
@@ -281,16 +359,19 @@ class Attention {
         }
     }
 
-    struct TileSums {  // of the lane's part of two rows, in units of the weights
-        int32_t whole[2] = {0, 0};
+    struct TileSums {  // of the lane's part of two rows; of bytes in units of the weights
+        std::conditional_t<kIntP, int32_t, float> whole[2] = {0, 0};
         float exact[2] = {0, 0};  // of P before rounding
     };
-    // -- P to bytes, in the order of V's keys, and its row sums; beside it O takes T of the tile before: one block of
+    // -- P to its type, in the order of V's keys, and its row sums; beside it O takes T of the tile before: one block of
     // instructions, in which products of floats and conversions fill the gaps between exponentials --
     // T of the tile before is there, and its stage is free.
     CLARY_DEVICE void await_values(int stage) {
         ptx::wgmma_wait<0>();
-        ptx::pin(t_);
+        if constexpr (kDirect)
+            ptx::pin(out_);
+        else
+            ptx::pin(t_);
         ptx::barrier_arrive_if((L::tile(stage).marks.flags & TileConstants::kVeryFirst) == 0 && leads(),
                                L::empty(tiles_.before().stage()));
     }
@@ -301,52 +382,74 @@ class Attention {
     CLARY_DEVICE TileSums flush_and_make_p(int stage, const Scores& s, const float (&factor)[2][2],
                                            const float (&top)[2]) {
         if constexpr (c.waits_late()) await_values(stage);
-        const float shift[2] = {kPLog2Top - top[0], kPLog2Top - top[1]};
+        float shift[2] = {kPTop.log2 - top[0], kPTop.log2 - top[1]};
+        if constexpr (kDirect) {
+            CLARY_UNROLL
+            for (int r = 0; r < 2; ++r) shift[r] = kPTop.log2 + (L::tile(stage).marks.base - reference_[r]);
+        }
         TileSums sums;
         CLARY_UNROLL
         for (int step = 0; step < kRuns; ++step) {
             const int run = run_at(step);
             uint32_t weights = 0x01010101u * numerics::kWeightUnit;
-            if constexpr (c.key_bias)
+            if constexpr (L::kWeightBytes > 0)
                 weights = T::load<uint32_t>(
                     SharedAddress{L::tile_at(stage) + L::kWeights + static_cast<uint32_t>(16 * run + quad() * 4)});
             const auto score = [&](int r, int j) { return s[8 * run + 2 * r + j % 2 + j / 2 * 4]; };
             float e[2][4];
             CLARY_UNROLL
             for (int j = 0; j < 4; ++j) CLARY_UNROLL
-            for (int r = 0; r < 2; ++r) e[r][j] = T::fma(static_cast<float>(score(r, j)), factor[r][run / 4], shift[r]);
+            for (int r = 0; r < 2; ++r) e[r][j] = T::fma(value_of(score(r, j)), factor[r][run / 4], shift[r]);
             CLARY_UNROLL
             for (int j = 0; j < 4; ++j) CLARY_UNROLL
             for (int r = 0; r < 2; ++r) {
                 e[r][j] = T::exp2(e[r][j]);
                 if (masked && score(r, j) == kMasked) e[r][j] = 0;
             }
-            CLARY_UNROLL
-            for (int r = 0; r < 2; ++r) {
-                uint32_t& word = p8_[run / 2][run % 2 * 2 + r];
-                word = T::pack4<gpu::Element::kU8>(e[r][0], e[r][1], e[r][2], e[r][3]);
-                sums.whole[r] = T::dot4(word, weights, sums.whole[r]);
-                if constexpr (c.want_lse) {
-                    CLARY_UNROLL
-                    for (int j = 0; j < 4; ++j)
-                        sums.exact[r] = T::fma(e[r][j], static_cast<float>(weights >> (8 * j) & 255u), sums.exact[r]);
+            if constexpr (kDirect) {
+                CLARY_UNROLL
+                for (int pair = 0; pair < 2; ++pair) CLARY_UNROLL
+                for (int r = 0; r < 2; ++r) {
+                    uint32_t& word = p_bits_[run][2 * pair + r];
+                    word = T::pack2<c.v>(e[r][2 * pair], e[r][2 * pair + 1]);
+                    sums.whole[r] += T::unpack2<c.v>(word, 0) + T::unpack2<c.v>(word, 1);
+                    if constexpr (c.want_lse) sums.exact[r] += e[r][2 * pair] + e[r][2 * pair + 1];
+                }
+            } else {
+                CLARY_UNROLL
+                for (int r = 0; r < 2; ++r) {
+                    uint32_t& word = p_bits_[run / 2][run % 2 * 2 + r];
+                    word = T::pack4<gpu::Element::kU8>(e[r][0], e[r][1], e[r][2], e[r][3]);
+                    sums.whole[r] = T::dot4(word, weights, sums.whole[r]);
+                    if constexpr (c.want_lse) {
+                        CLARY_UNROLL
+                        for (int j = 0; j < 4; ++j)
+                            sums.exact[r] =
+                                T::fma(e[r][j], static_cast<float>(weights >> (8 * j) & 255u), sums.exact[r]);
+                    }
                 }
             }
             flush<kEarlyFlush / kRuns>(step * (kEarlyFlush / kRuns));
         }
         CLARY_UNROLL
-        for (int k = 0; k < kTileK / 32; ++k) ptx::pin(p8_[k]);
+        for (int k = 0; k < kSteps; ++k) ptx::pin(p_bits_[k]);
         return sums;
     }
-    // c of the tile, to rows' sums and for O.
-    CLARY_DEVICE void add_sums(const TileSums& sums, const float (&rise)[2], float value_scale) {
+    // To rows' sums; c of the tile, for them and for O.
+    CLARY_DEVICE void add_sums(int stage, const TileSums& sums, const float (&rise)[2]) {
         constexpr float kUnit = 1.0f / numerics::kWeightUnit;
+        const float value_scale = L::tile(stage).value_scale;
         CLARY_UNROLL
         for (int r = 0; r < 2; ++r) {
-            const float weight = T::exp2(rise[r]);
-            sum_[r] = T::fma(static_cast<float>(sums.whole[r]) * kUnit, weight, sum_[r]);
-            if constexpr (c.want_lse) exact_sum_[r] = T::fma(sums.exact[r] * kUnit, weight, exact_sum_[r]);
-            flush_[r] = weight * value_scale;
+            if constexpr (kDirect) {
+                sum_[r] += sums.whole[r];
+                exact_sum_[r] += sums.exact[r];
+            } else {
+                const float weight = T::exp2(rise[r]);
+                sum_[r] = T::fma(static_cast<float>(sums.whole[r]) * kUnit, weight, sum_[r]);
+                if constexpr (c.want_lse) exact_sum_[r] = T::fma(sums.exact[r] * kUnit, weight, exact_sum_[r]);
+                flush_[r] = weight * value_scale;
+            }
         }
     }
     // O += float(T) c, of some registers.
@@ -366,9 +469,9 @@ class Attention {
         for (int r = 0; r < 2; ++r) {
             const RowConstants& row = L::row(slot, row_in_block(r));
             const float l = T::row_sum(sum_[r]), sum = c.want_lse ? T::row_sum(exact_sum_[r]) : l;
-            const gpu::RowResult result =
-                gpu::row_result<T>(l, sum / kPTop, reference_[r], row.shift, desc.sinks, row.row.head, work.valid);
-            inverse[r] = result.inverse;
+            const gpu::RowResult result = gpu::row_result<T>(l, sum / kPTop.value, reference_[r], row.shift, desc.sinks,
+                                                             row.row.head, work.valid);
+            inverse[r] = kHasUnits ? result.inverse * unit_ : result.inverse;
             share[r] = result.share;
             if (c.want_lse && row_in_block(r) < work.rows && quad() == 0)
                 gpu::store_lse(desc, work.b, row.row, work.q_begin, result.lse);
@@ -379,10 +482,11 @@ class Attention {
         All::finish(out, inverse, share, gpu::value_channels(p_, work.b, work.kv_head, kD));
         const int first = T::wave() * 16;
         const SharedAddress scratch{L::kOutputAt + static_cast<uint32_t>(T::wave() * Output::kBytes)};
-        static_for<2>([&](auto half) {
+        constexpr int kParts = c.output_parts(), kAtoms = kD / 8 / kParts;
+        static_for<kParts>([&](auto part) {
             typename Output::Registers some;
-            static_for<kD / 16, 4>([&](auto n, auto i) { some[0][n][i] = out[0][half * (kD / 16) + n][i]; });
-            constexpr int kFirstChannel = half * (kD / 2);
+            static_for<kAtoms, 4>([&](auto n, auto i) { some[0][n][i] = out[0][part * kAtoms + n][i]; });
+            constexpr int kFirstChannel = part * kAtoms * 8;
             T::wave_sync();
             Output::store(some, scratch, desc.out, static_cast<int>(desc.head_dim_v) - kFirstChannel, work.rows - first,
                           [&](int row) {
@@ -400,17 +504,18 @@ class Attention {
     const int group_;  // warpgroup of the thread
     const unsigned id_;
     Ring<kStages> tiles_;
-    Ring<kWorks> works_;  // that S belongs to
+    Ring<L::kWorks> works_;  // that S belongs to
 
     // Of the lane's two rows.
     float reference_[2];  // R; -inf before the first tile with a visible key
     float flush_[2];      // c times V's scale of the tile whose T is made
     float sum_[2];        // the lane's part of l, in units of kPTop 2^R
     float exact_sum_[2];  // the same of P before rounding, for the LSE
+    float unit_;          // of O
 
-    uint32_t p8_[kTileK / 32][4];  // P
-    int32_t t_[kD / 2];            // T
-    float out_[kD / 2];            // O
+    uint32_t p_bits_[kSteps][4];              // P
+    int32_t t_[kPartial > 0 ? kPartial : 1];  // T
+    float out_[kD / 2];                       // O
 };
 
 }  // namespace clary::cuda::sm90

@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include "gpu/attention/config.h"
 #include "gpu/attention/params.h"
 
 namespace clary::cuda::sm90 {
@@ -13,12 +14,20 @@ inline constexpr int kGroupRows = 64;                    // rows of a warpgroup,
 inline constexpr int kWarpgroups = 2;                    // that compute; one more feeds them
 inline constexpr int kTileQ = kWarpgroups * kGroupRows;  // rows of a block
 inline constexpr int kStages = 3;                        // tiles of K and V on their way or in use
-inline constexpr int kWorks = 3;                         // tiles of Q likewise
 inline constexpr int kThreads = (kWarpgroups + 1) * 128;
 struct Config {
-    int head_dim;   // padded, of Q, K and V: 64 or 128
-    bool key_bias;  // 32 digit columns behind the head dim
-    bool want_lse;  // sums of P before rounding too
+    gpu::Element v;  // of V: kS8, kF16, kBf16; P follows: unsigned bytes, or the same type
+    int head_dim;    // padded, of Q, K and V: 64 or 128
+    bool key_bias;   // 32 digit columns behind the head dim
+    bool want_lse;   // sums of P before rounding too
+
+    CLARY_HD constexpr int value_bytes() const { return gpu::element_bits(v) / 8; }
+    // P of 16 bits is taken against the row's reference, so that products of all tiles add up in O itself.
+    CLARY_HD constexpr bool direct() const { return value_bytes() == 2; }
+    // Presets accurate with such a P have a K scale for each key. Else keys of a run of gpu::kScaleKeys share four.
+    CLARY_HD constexpr bool scales_keys() const { return direct() && key_bias; }
+    CLARY_HD constexpr int works() const { return direct() && head_dim == 128 ? 2 : 3; }  // tiles of Q as kStages of K
+    CLARY_HD constexpr int output_parts() const { return direct() && head_dim == 128 ? 8 : 2; }  // O is stored in
 
     // Of a thread. The feeding warpgroup leaves most of its registers to the others: together no more than the block begins
     // with, 168 of each thread.
@@ -26,8 +35,8 @@ struct Config {
     CLARY_HD constexpr int producer_registers() const { return 3 * 168 - 2 * registers(); }
     // How ptxas orders a tile's instructions decides a tenth of the speed, so these are measured (docs/kernels/sm90.md).
     // Late: T is waited for when the maxima are known; half of T joins O when the next S is under way.
-    CLARY_HD constexpr bool waits_late() const { return head_dim == 128; }
-    CLARY_HD constexpr bool flushes_late() const { return head_dim == 128 && key_bias; }
+    CLARY_HD constexpr bool waits_late() const { return !direct() && head_dim == 128; }
+    CLARY_HD constexpr bool flushes_late() const { return !direct() && head_dim == 128 && key_bias; }
 };
 
 // The order of work: chunks of heads whose K and V stay in L2, in each the longest rows first.
@@ -45,7 +54,8 @@ struct Params {
     CUtensorMap repeats;  // the same tensor, boxes of 32 columns
     CUtensorMap keys;     // bytes of a row, rows: boxes of head_dim x tile
     CUtensorMap digits;   // the same tensor, boxes of 32 x tile
-    CUtensorMap values;   // keys of a tile, channels of all tiles: boxes of tile x head_dim
+    CUtensorMap values;   // 8 bit: keys of a tile, channels of all tiles: boxes of tile x head_dim
+                          // 16 bit: bytes of a row, rows: boxes of 128 x tile
     Schedule schedule;
 };
 

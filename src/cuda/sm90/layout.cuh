@@ -49,7 +49,7 @@ struct TileConstants {
         uint32_t flags;
     };
 
-    float key_scale[8];  // [64 keys][key % 8 / 2]
+    float key_scale[8];  // [64 keys][key % 8 / 2], where keys have none of their own
     Marks marks;
     float value_scale;
     int index;  // within the sequence
@@ -71,19 +71,21 @@ template <Config kConfig>
 struct Layout {
     static constexpr Config c = kConfig;
     static constexpr int kD = c.head_dim;
-    static constexpr int kConsumers = kWarpgroups * 128;
+    static constexpr int kConsumers = kWarpgroups * 128, kWorks = c.works();
     static constexpr int kRowBytes = kD + (c.key_bias ? numerics::kDigitColumns : 0);  // of Q and K in global memory
     // The accumulators of wgmma lie in a warp's lanes as those of mma.sync.
     using Atom = gpu::Product<T::kChip, gpu::Element::kU8, gpu::Element::kS8, gpu::Element::kS32>;
-    using Output = gpu::OutputRows<T, Atom, 1, kD / 16>;  // half of the channels
+    using Output = gpu::OutputRows<T, Atom, 1, kD / 8 / c.output_parts()>;
 
     // A stage of the ring of tiles, and where it holds what. Swizzled tiles begin at multiples of 1024.
-    static constexpr uint32_t kKeyBytes = kTileK * kD;    // (tile_k, head_dim)
-    static constexpr uint32_t kValueBytes = kD * kTileK;  // (head_dim, tile_k)
+    static constexpr uint32_t kKeyBytes = kTileK * kD;  // (tile_k, head_dim)
+    // 8 bit: (head_dim, tile_k); 16 bit: (head_dim / 64, tile_k, 64)
+    static constexpr uint32_t kValueBytes = kD * kTileK * c.value_bytes();
     static constexpr uint32_t kDigitBytes = c.key_bias ? kTileK * numerics::kDigitColumns : 0;
-    static constexpr uint32_t kWeightBytes = c.key_bias ? kTileK : 0;
+    static constexpr uint32_t kWeightBytes = c.key_bias && !c.direct() ? kTileK : 0;
+    static constexpr uint32_t kScaleBytes = c.scales_keys() ? kTileK * 4 : 0;
     static constexpr uint32_t kValues = kKeyBytes, kDigits = kValues + kValueBytes, kWeights = kDigits + kDigitBytes,
-                              kConstants = kWeights + kWeightBytes;
+                              kScales = kWeights + kWeightBytes, kConstants = kScales + kScaleBytes;
     static constexpr uint32_t kTileBytes = aligned(kConstants + sizeof(TileConstants), 1024);
     // The same of the ring of works.
     static constexpr uint32_t kQueryBytes = kTileQ * kD;  // (tile_q, head_dim)

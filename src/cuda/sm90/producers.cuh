@@ -137,11 +137,20 @@ class Producers {
     }
     CLARY_DEVICE void copy_tile(int tile, int stage) const {
         const uint32_t full = L::full(stage), at = L::base() + L::tile_at(stage);
-        const bool weights = c.key_bias && p_.v_weight != nullptr;
-        ptx::barrier_expect(full, L::kKeyBytes + L::kDigitBytes + L::kValueBytes + (weights ? L::kWeightBytes : 0));
+        const bool weights = L::kWeightBytes > 0 && p_.v_weight != nullptr;
+        ptx::barrier_expect(
+            full, L::kKeyBytes + L::kDigitBytes + L::kValueBytes + L::kScaleBytes + (weights ? L::kWeightBytes : 0));
         ptx::copy_box(at, &params_.keys, 0, tile * kTileK, full);
         if constexpr (c.key_bias) ptx::copy_box(at + L::kDigits, &params_.digits, L::kD, tile * kTileK, full);
-        ptx::copy_box(at + L::kValues, &params_.values, 0, tile * L::kD, full);
+        if constexpr (c.direct()) {
+            for (int box = 0; box < L::kD / 64; ++box)
+                ptx::copy_box(at + L::kValues + static_cast<uint32_t>(box * kTileK * 128), &params_.values, 128 * box,
+                              tile * kTileK, full);
+        } else {
+            ptx::copy_box(at + L::kValues, &params_.values, 0, tile * L::kD, full);
+        }
+        if constexpr (c.scales_keys())
+            ptx::copy_bytes(at + L::kScales, p_.k_scale + int64_t{tile} * kTileK, L::kScaleBytes, full);
         if (weights) ptx::copy_bytes(at + L::kWeights, p_.v_weight + int64_t{tile} * kTileK, L::kWeightBytes, full);
     }
 
@@ -177,7 +186,7 @@ class Producers {
     CLARY_DEVICE float tile_value(int tile, int lane) const {
         if (lane < 8) return p_.k_scale[int64_t{tile} * kTileK + lane / 4 * 64 + lane % 4 * 2];
         if (lane == 8) return p_.tile_base ? p_.tile_base[tile] : 0.0f;
-        return p_.v_scale && p_.desc.recipe.v_scale == VScale::kToken ? p_.v_scale[tile] : 1.0f;
+        return p_.v_scale && p_.desc.recipe.v_scale != VScale::kChannel ? p_.v_scale[tile] : 1.0f;
     }
 
     CLARY_DEVICE void look_up_rows(Work& work, int slot) const {
@@ -205,7 +214,7 @@ class Producers {
     const int warp_;
     bool begun_ = false;
     Ring<kStages> tiles_;
-    Ring<kWorks> works_;
+    Ring<L::kWorks> works_;
 };
 
 }  // namespace clary::cuda::sm90

@@ -89,8 +89,10 @@ Status prepare(Params& params, int64_t l2_bytes) {
         const Dim digits[] = {{row_bytes, 1, numerics::kDigitColumns}, {kv_rows, row_bytes, kTileK}};
         CLARY_RETURN_IF_ERROR(encode(params.digits, p.k_codes, digits));
     }
-    const Dim values[] = {{kTileK, 1, kTileK}, {kv_rows / kTileK * dim_v, kTileK, dim_v}};
-    return encode(params.values, p.v_codes, values);
+    const int64_t value_bytes = gpu::element_bits(gpu::element_of(desc.recipe.pv)) / 8 * dim_v;
+    const Dim by_channel[] = {{kTileK, 1, kTileK}, {kv_rows / kTileK * dim_v, kTileK, dim_v}};
+    const Dim by_key[] = {{value_bytes, 1, 128}, {kv_rows, value_bytes, kTileK}};
+    return encode(params.values, p.v_codes, value_bytes == dim_v ? by_channel : by_key);
 }
 
 }  // namespace clary::cuda::sm90
