@@ -117,12 +117,14 @@ class Problem {
         const std::string name = section.name;
         char* const at = buffer + section.offset;
         if (name == "v_codes" && section.dtype != CLARY_INT8) {
-            for (int64_t i = 0; i < count; ++i) {
-                const float value = static_cast<float>(codes_[generator_() % codes_.size()]) / 32;
-                reinterpret_cast<uint16_t*>(at)[i] = desc_.recipe.pv == Format::kFp16
-                                                         ? numerics::Fp16::from_float(value).bits
-                                                         : numerics::Bf16::from_float(value).bits;
+            std::vector<uint16_t> values;
+            for (const char code : codes_) {
+                const float value = static_cast<float>(code) / 32;
+                values.push_back(desc_.recipe.pv == Format::kFp16 ? numerics::Fp16::from_float(value).bits
+                                                                  : numerics::Bf16::from_float(value).bits);
             }
+            for (int64_t i = 0; i < count; ++i)
+                reinterpret_cast<uint16_t*>(at)[i] = values[generator_() % values.size()];
         } else if (name == "v_scale" && desc_.recipe.v_scale == VScale::kNone) {
             for (int64_t i = 0; i < count; ++i) reinterpret_cast<float*>(at)[i] = 1;
         } else if (name == "q_codes" || name == "k_codes" || name == "v_codes") {

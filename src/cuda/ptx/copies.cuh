@@ -38,6 +38,15 @@ CLARY_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
         "r"(parity)
         : "memory");
 }
+// Named barriers of some warps. Waits until kThreads have come; comes without waiting.
+template <int kThreads>
+CLARY_DEVICE void group_sync(int barrier) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+}
+template <int kThreads>
+CLARY_DEVICE void group_arrive(int barrier) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+}
 
 // Whether it has.
 CLARY_DEVICE bool barrier_test(uint32_t barrier, uint32_t parity) {
