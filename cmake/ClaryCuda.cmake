@@ -21,6 +21,8 @@ else()
     set(hopper OFF)
 endif()
 option(CLARY_CUDA_HOPPER "Hopper's own kernels (sm_90a); of use where 90 is among the architectures" ${hopper})
+set(CLARY_CUDA_HOPPER_RECIPES int8_int8 int8_fp16 int8_bf16)  # that it has kernels for
+set(CLARY_CUDA_HOPPER_HEAD_DIMS 64 128)
 
 foreach(arch ${CLARY_CUDA_ARCHS})
     if(NOT arch IN_LIST every_arch)
