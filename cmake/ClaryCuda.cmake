@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # The CUDA language and what of it is compiled. Builds need nvcc, not a GPU; running needs NVIDIA's driver (580 or newer for
 # CUDA 13). libcudart is linked in, libcuda is found by it at run time.
+include(ClaryGpu)
 set(every_arch 75 80 86 89 90 100 120)
 set(CLARY_CUDA_ARCHS all CACHE STRING
     "Architectures with machine code, rising, or all; the newest of several has PTX too. 90 alone is built quickly")
 if(CLARY_CUDA_ARCHS STREQUAL "all")  # what 86 and 89 would have, they have of 80
     set(CLARY_CUDA_ARCHS 75 80 90 100 120)
 endif()
-set(CLARY_CUDA_HEAD_DIMS 32 64 96 128 192 256 192v128 CACHE STRING
+set(CLARY_CUDA_HEAD_DIMS ${CLARY_GPU_HEAD_DIMS} CACHE STRING
     "Head dims with kernels (those of V after a v where they differ); others are padded to the next")
-set(CLARY_CUDA_RECIPES int8_int8 int8_fp16 int8_bf16 int8_fp8 fp16_fp16 bf16_bf16 CACHE STRING "Recipes with kernels")
+set(CLARY_CUDA_RECIPES ${CLARY_GPU_RECIPES} CACHE STRING "Recipes with kernels")
 set(CLARY_CUDA_TARGET "" CACHE STRING
     "For tests: compile every architecture with the instructions of this one (75, 80, 89), which later chips run too")
 option(CLARY_CUDA_LINEINFO "Source lines for profilers and compute-sanitizer: ten times the size" OFF)
@@ -20,6 +21,8 @@ else()
     set(hopper OFF)
 endif()
 option(CLARY_CUDA_HOPPER "Hopper's own kernels (sm_90a); of use where 90 is among the architectures" ${hopper})
+set(CLARY_CUDA_HOPPER_RECIPES int8_int8 int8_fp16 int8_bf16)  # that it has kernels for
+set(CLARY_CUDA_HOPPER_HEAD_DIMS 64 128)
 
 foreach(arch ${CLARY_CUDA_ARCHS})
     if(NOT arch IN_LIST every_arch)
@@ -79,3 +82,17 @@ set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 if(CLARY_CCACHE)
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${CLARY_CCACHE})
 endif()
+
+# clary_cuda_attention(RESULT DIMS RECIPES...): the attention units of a pair of head dims (cmake/ClaryGpu.cmake).
+function(clary_cuda_attention result dims)
+    set(units ${ARGN})
+    # accum=fp16_fp32 and fp16, fp32_fp16: at the head dims that most models have.
+    set(more_of_int8_fp16 int8_fp16_half int8_fp16_half_row)
+    set(more_of_int8_fp8 int8_fp8_half)
+    if(dims STREQUAL "64" OR dims STREQUAL "128")
+        foreach(recipe ${ARGN})
+            list(APPEND units ${more_of_${recipe}})
+        endforeach()
+    endif()
+    set(${result} ${units} PARENT_SCOPE)
+endfunction()

@@ -7,9 +7,10 @@
 #                          xcore1000. Of the simulator: both
 #   SAGEATTN_SKIP_BUILD    set: no kernels are compiled; the table says so
 #   CXX_APPEND_FLAGS       more flags for mxcc
-set(CLARY_MACA_HEAD_DIMS 32 64 96 128 192 256 192v128 CACHE STRING
+include(ClaryGpu)
+set(CLARY_MACA_HEAD_DIMS ${CLARY_GPU_HEAD_DIMS} CACHE STRING
     "Head dims with kernels (those of V after a v where they differ); others are padded to the next")
-set(CLARY_MACA_RECIPES int8_int8 int8_fp16 int8_bf16 int8_fp8 fp16_fp16 bf16_bf16 CACHE STRING "Recipes with kernels")
+set(CLARY_MACA_RECIPES ${CLARY_GPU_RECIPES} CACHE STRING "Recipes with kernels")
 option(CLARY_MACA_SIMULATE "Compile for the simulator although there is an SDK" OFF)
 
 foreach(name MACA_PATH MXCC SAGEATTN_OFFLOAD_ARCH SAGEATTN_SKIP_BUILD CXX_APPEND_FLAGS)

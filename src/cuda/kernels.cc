@@ -70,28 +70,15 @@ struct Backend {
         return gpu::Phases<Backend>::merge(kArchs[0], views, device, stream);
     }
 };
-template <size_t kArch>
-using Row = gpu::TableRow<Backend, kArch>;
-
-constexpr RecipeFormats kTaken[] = {
-    {Format::kInt8, Format::kInt8}, {Format::kInt8, Format::kFp16}, {Format::kInt8, Format::kBf16},
-    {Format::kInt8, Format::kFp8},  {Format::kInt4, Format::kInt8}, {Format::kInt4, Format::kFp16},
-    {Format::kInt4, Format::kFp8},  {Format::kFp16, Format::kFp16}, {Format::kBf16, Format::kBf16},
-};
-constexpr const char* kNames[std::size(kArchs)][std::size(kTaken)] = {
-#define CLARY_NAMES(arch)                                                                                              \
-    {                                                                                                                  \
-        "cuda_" arch "_int8_int8", "cuda_" arch "_int8_fp16", "cuda_" arch "_int8_bf16", "cuda_" arch "_int8_fp8",     \
-            "cuda_" arch "_int4_int8", "cuda_" arch "_int4_fp16", "cuda_" arch "_int4_fp8", "cuda_" arch "_fp16_fp16", \
-            "cuda_" arch "_bf16_bf16"                                                                                  \
-    }
-    CLARY_NAMES("sm120"), CLARY_NAMES("sm100"), CLARY_NAMES("sm90"), CLARY_NAMES("sm89"),
-    CLARY_NAMES("sm86"),  CLARY_NAMES("sm80"),  CLARY_NAMES("sm75"),
-#undef CLARY_NAMES
+constexpr gpu::RowNames kNames[] = {
+    CLARY_ROW_NAMES("cuda_sm120"), CLARY_ROW_NAMES("cuda_sm100"), CLARY_ROW_NAMES("cuda_sm90"),
+    CLARY_ROW_NAMES("cuda_sm89"),  CLARY_ROW_NAMES("cuda_sm86"),  CLARY_ROW_NAMES("cuda_sm80"),
+    CLARY_ROW_NAMES("cuda_sm75"),
 };
 
 // Hopper's wgmma kernels: quantization, appending and packed format are those of the other rows.
-constexpr const Arch& kHopper = kArchs[2];
+using HopperRow = gpu::TableRow<Backend, 2>;
+constexpr const Arch& kHopper = HopperRow::arch;
 static_assert(kHopper.capability == 90);
 std::string hopper_usable() {
     const char* const wanted = std::getenv("CLARY_CUDA_WGMMA");
@@ -99,7 +86,7 @@ std::string hopper_usable() {
     return usable(kHopper);
 }
 std::string hopper_supports(const AttentionDesc& desc) {
-    std::string why = Row<2>::supports(desc);
+    std::string why = HopperRow::supports(desc);
     if (why.empty()) why = sm90::refusal(desc);
     // Memory bounds these, and the other kernel, which has pieces of keys, is near that bound.
     if (why.empty() && gpu::is_short(desc))
@@ -108,24 +95,27 @@ std::string hopper_supports(const AttentionDesc& desc) {
     return why;
 }
 constexpr KernelRow hopper_row(const char* name, RecipeFormats formats) {
-    KernelRow row = Row<2>::row(name, formats);
+    KernelRow row = HopperRow::row(name, formats);
     row.usable = hopper_usable;
     row.supports = hopper_supports;
     row.attend = sm90::attend;
     return row;
 }
 
-template <size_t... kIndex>
-constexpr std::array<KernelRow, 5 + sizeof...(kIndex)> all_rows(std::index_sequence<kIndex...>) {
-    return {hopper_row("cuda_sm90_int8_int8_wgmma", {Format::kInt8, Format::kInt8}),
-            hopper_row("cuda_sm90_int8_fp16_wgmma", {Format::kInt8, Format::kFp16}),
-            hopper_row("cuda_sm90_int8_bf16_wgmma", {Format::kInt8, Format::kBf16}),
-            hopper_row("cuda_sm90_int4_int8_wgmma", {Format::kInt4, Format::kInt8}),
-            hopper_row("cuda_sm90_int4_fp16_wgmma", {Format::kInt4, Format::kFp16}),
-            Row<kIndex / std::size(kTaken)>::row(kNames[kIndex / std::size(kTaken)][kIndex % std::size(kTaken)],
-                                                 kTaken[kIndex % std::size(kTaken)])...};
-}
-constexpr auto kRows = all_rows(std::make_index_sequence<std::size(kArchs) * std::size(kTaken)>());
+constexpr KernelRow kHopperRows[] = {
+    hopper_row("cuda_sm90_int8_int8_wgmma", {Format::kInt8, Format::kInt8}),
+    hopper_row("cuda_sm90_int8_fp16_wgmma", {Format::kInt8, Format::kFp16}),
+    hopper_row("cuda_sm90_int8_bf16_wgmma", {Format::kInt8, Format::kBf16}),
+    hopper_row("cuda_sm90_int4_int8_wgmma", {Format::kInt4, Format::kInt8}),
+    hopper_row("cuda_sm90_int4_fp16_wgmma", {Format::kInt4, Format::kFp16}),
+};
+
+constexpr auto kRows = [] {
+    constexpr auto kOthers = gpu::table_rows<Backend>(kNames);
+    std::array<KernelRow, std::size(kHopperRows) + kOthers.size()> rows{};
+    std::copy(kOthers.begin(), kOthers.end(), std::copy(std::begin(kHopperRows), std::end(kHopperRows), rows.begin()));
+    return rows;
+}();
 
 }  // namespace
 

@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <iterator>
 
 #include "gpu/host/rows.h"
 #include "maca/device.h"
@@ -49,28 +47,8 @@ struct Backend {
     }
 };
 
-constexpr RecipeFormats kTaken[] = {
-    {Format::kInt8, Format::kInt8}, {Format::kInt8, Format::kFp16}, {Format::kInt8, Format::kBf16},
-    {Format::kInt8, Format::kFp8},  {Format::kInt4, Format::kInt8}, {Format::kInt4, Format::kFp16},
-    {Format::kInt4, Format::kFp8},  {Format::kFp16, Format::kFp16}, {Format::kBf16, Format::kBf16},
-};
-constexpr const char* kNames[std::size(kArchs)][std::size(kTaken)] = {
-#define CLARY_NAMES(arch)                                                                                              \
-    {                                                                                                                  \
-        "maca_" arch "_int8_int8", "maca_" arch "_int8_fp16", "maca_" arch "_int8_bf16", "maca_" arch "_int8_fp8",     \
-            "maca_" arch "_int4_int8", "maca_" arch "_int4_fp16", "maca_" arch "_int4_fp8", "maca_" arch "_fp16_fp16", \
-            "maca_" arch "_bf16_bf16"                                                                                  \
-    }
-    CLARY_NAMES("xcore1500"), CLARY_NAMES("xcore1000")
-#undef CLARY_NAMES
-};
-
-template <size_t... kIndex>
-constexpr std::array<KernelRow, sizeof...(kIndex)> all_rows(std::index_sequence<kIndex...>) {
-    return {gpu::TableRow<Backend, kIndex / std::size(kTaken)>::row(
-        kNames[kIndex / std::size(kTaken)][kIndex % std::size(kTaken)], kTaken[kIndex % std::size(kTaken)])...};
-}
-constexpr auto kRows = all_rows(std::make_index_sequence<std::size(kArchs) * std::size(kTaken)>());
+constexpr gpu::RowNames kNames[] = {CLARY_ROW_NAMES("maca_xcore1500"), CLARY_ROW_NAMES("maca_xcore1000")};
+constexpr auto kRows = gpu::table_rows<Backend>(kNames);
 
 }  // namespace
 

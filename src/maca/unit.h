@@ -13,12 +13,6 @@
 namespace clary::maca {
 
 inline constexpr gpu::Machine kMachine = CLARY_MACA_ARCH == 1500 ? gpu::kXcore1500 : gpu::kXcore1000;
-// The same with room for everything, to know what a kernel would need.
-inline constexpr gpu::Machine kRoomy = [] {
-    gpu::Machine machine = kMachine;
-    machine.shared_bytes = 1u << 30;
-    return machine;
-}();
 
 }  // namespace clary::maca
 

@@ -20,14 +20,16 @@ struct Feature {
     std::string options = "";
 };
 
-std::vector<Feature> features() {
+std::vector<Feature> features(DeviceType device) {
     std::vector<Feature> list;
-    // Every topic of the case list: its first case stands for it, those that may differ have lines of their own.
+    // Every topic of the case list: its first case stands for it, those that may differ have lines of their own. Where head
+    // dims are not the topic they are those that all kernels have.
     std::map<std::string, bool> seen;
     for (const Case& c : all_cases())
         if (!seen[c.topic]) {
             seen[c.topic] = true;
             list.push_back({c.topic, c});
+            if (c.dim < 64 && c.topic != std::string("head dims")) list.back().problem.dim = 64;
         }
     const Case plain{.name = "plain", .topic = "plain"};
     for (const char* options : {":fast", ":sage2", "+tile=64", "+smooth_v", "+smooth_q_block", "+rotate_v"})
@@ -39,7 +41,22 @@ std::vector<Feature> features() {
         list.push_back({fmt::format("`+v_scale={}`", v_scale), plain, fmt::format("+v_scale={}", v_scale)});
     for (const char* accum : {"fp16", "fp16_fp32", "fp32_fp32", "fp32_fp16"})
         list.push_back({fmt::format("`+accum={}`", accum), plain, fmt::format("+accum={}", accum)});
+    if (device != DeviceType::kCuda) return list;
+    // What chips have too little shared memory for.
+    for (const auto& [dim, dim_v] : {std::pair<int64_t, int64_t>{128, 128}, {192, 128}, {192, 192}, {256, 256}})
+        for (const char* options : {"", "+tile=64"}) {
+            const std::string dims = dim == dim_v ? fmt::format("{}", dim) : fmt::format("{}/{}", dim, dim_v);
+            list.push_back({fmt::format("head dim {}{}", dims, *options ? ", `+tile=64`" : ""),
+                            {.name = "dims", .dim = dim, .dim_v = dim_v},
+                            options});
+        }
     return list;
+}
+
+// A kernel's name without backend and architecture: its recipe, and what else tells it from others.
+std::string column_of(const KernelRow& row) {
+    const std::string prefix = fmt::format("{}_{}{}", row.backend, row.arch, *row.arch ? "_" : "");
+    return std::string(row.name).substr(prefix.size());
 }
 
 // "yes", "no", or "-" where the recipe has no such option.
@@ -62,7 +79,10 @@ std::string support_table(DeviceType device) {
                                                                         : "on MetaX GPUs") +
         "Written by `support_table` (tests/cases) from the kernels' own answers; a test keeps it up to date. `clary "
         "explain`\ngives the reason for a *no*. *-*: the recipe has no such option.\n";
-    const std::vector<Feature> list = features();
+    if (device == DeviceType::kCuda)
+        text +=
+            "Of builds with all kernels. Of several columns for a recipe the first serves that takes the problem.\n";
+    const std::vector<Feature> list = features(device);
     std::map<std::string, std::vector<const KernelRow*>> backends;  // by backend and architecture
     for (const KernelTable& table : kernel_tables())
         for (const KernelRow& row : table)
@@ -72,7 +92,7 @@ std::string support_table(DeviceType device) {
     for (const auto& [backend, rows] : backends) {
         std::string body = "| feature |", rule = "|---|";
         for (const KernelRow* row : rows) {
-            body += fmt::format(" {}_{} |", format_name(row->qk), format_name(row->pv));
+            body += fmt::format(" {} |", column_of(*row));
             rule += "---|";
         }
         body += "\n" + rule + "\n";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels of this build take, found by asking them: the tables of docs/support.md (CPU memory) and
-// docs/support_cuda.md.
+// What kernels take, found by asking them: the tables of docs/support.md (CPU memory), docs/support_cuda.md and
+// docs/support_maca.md.
 #pragma once
 
 #include <string>

@@ -3,11 +3,11 @@
 # tests/sim/mutants.cmake does with the skeleton kernel: the simulator or the comparison with the oracle must catch each.
 # Every one gives attention_<name>.cc with the damaged kernel and the check that is expected to speak first ("result" is the
 # comparison, "none" says that it is no fault). Where the text to damage is no longer there exactly once, the mutant's test
-# fails and says so.
+# fails and says so. `of` is what it is compiled for, a MutantOf of mutant_runner.h.
 set(ATTENTION_MUTANTS)
 
 # folder/name.h under src/gpu, in which `kernel` lies; `other` is the one that stays whole.
-function(gpu_mutant header kernel other name check text replacement)
+function(gpu_mutant header kernel other of name check text replacement)
     set(source ${PROJECT_SOURCE_DIR}/src/gpu/${header})
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
     file(READ ${source} whole)
@@ -35,17 +35,21 @@ namespace clary::gpu::mutant_@name@ {
 using gpu::@other@;
 }
 
-CLARY_ATTENTION_MUTANT(@name@, "@check@")
+CLARY_ATTENTION_MUTANT(@name@, "@check@", @of@)
 ]] @ONLY)
     list(APPEND ATTENTION_MUTANTS ${folder}/attention_${name}.cc)
     set(ATTENTION_MUTANTS ${ATTENTION_MUTANTS} PARENT_SCOPE)
 endfunction()
+function(mutant_of of name check text replacement)
+    gpu_mutant(attention/attention_kernel.h AttentionKernel CombineKernel ${of} ${name} "${check}" "${text}" "${replacement}")
+    set(ATTENTION_MUTANTS ${ATTENTION_MUTANTS} PARENT_SCOPE)
+endfunction()
 function(attention_mutant name check text replacement)
-    gpu_mutant(attention/attention_kernel.h AttentionKernel CombineKernel ${name} "${check}" "${text}" "${replacement}")
+    mutant_of(kOfBytes ${name} "${check}" "${text}" "${replacement}")
     set(ATTENTION_MUTANTS ${ATTENTION_MUTANTS} PARENT_SCOPE)
 endfunction()
 function(combine_mutant name check text replacement)
-    gpu_mutant(combine/combine_kernel.h CombineKernel AttentionKernel ${name} "${check}" "${text}" "${replacement}")
+    gpu_mutant(combine/combine_kernel.h CombineKernel AttentionKernel kOfBytes ${name} "${check}" "${text}" "${replacement}")
     set(ATTENTION_MUTANTS ${ATTENTION_MUTANTS} PARENT_SCOPE)
 endfunction()
 
@@ -94,3 +98,17 @@ combine_mutant(last_piece_dropped "result" [[first < p.split.pieces;]] [[first <
 combine_mutant(pieces_weigh_the_same "result" [[T::exp2(mine.reference - top)]] [[T::exp2(0.0f)]])
 combine_mutant(no_sync_before_the_weights "race" [[T::block_sync();  // weights and sums]] [[// weights]])
 combine_mutant(no_sync_before_the_sum "race" [[T::block_sync();  // the waves' parts]] [[// the waves' parts]])
+
+# -- P of FP8, T of 64 keys in fp16 --
+mutant_of(kOfFp8 no_fault_fp8 "none" "#pragma once" "#pragma once")
+mutant_of(kOfFp8 fp8_scaled_as_bytes "result" [[kPTop = p_top(c.v);]] [[kPTop = p_top(Element::kS8);]])
+mutant_of(kOfFp8 fp8_in_another_order "result" [[pack4<kP>(e[0], e[1], e[2], e[3]);]] [[pack4<kP>(e[0], e[2], e[1], e[3]);]])
+mutant_of(kOfFp8 half_sums_not_flushed "result" [[numerics::kFp8HalfKeys / OutAtom::kDepth]] [[kOutSteps]])
+
+# -- T of a tile in fp16, and O of a row --
+mutant_of(kOfHalfTiles no_fault_half_tiles "none" "#pragma once" "#pragma once")
+mutant_of(kOfHalfTiles half_tiles_in_another_order "result" [[(t[i / 2], i % 2);]] [[(t[i / 2], 1 - i % 2);]])
+mutant_of(kOfHalfRows no_fault_half_rows "none" "#pragma once" "#pragma once")
+mutant_of(kOfHalfRows half_rows_not_rescaled "result" [[= rescale[Output::row_of(m, 2 * reg)];]] [[= 1.0f;]])
+mutant_of(kOfHalfRows half_rows_jump_late "result" [[kHalfRow ? 0.0f : numerics::kReferenceSlack]]
+    [[numerics::kReferenceSlack]])

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <deque>
+#include <map>
+
 #include "gpu/mutant_runner.h"
 #include "gpu/run.h"
 
@@ -14,10 +17,10 @@ namespace {
 
 // A problem with its operands and answer, made once.
 struct Prepared {
-    explicit Prepared(const Case& c, int pieces_ = 1)
+    Prepared(const MutantOf& of, const Case& c, int pieces_ = 1)
         : problem(c),
-          desc(gpu_desc_of(problem, "int8_int8+tile=64")),
-          packed(desc, kMmaArrangement),
+          desc(gpu_desc_of(problem, of.recipe)),
+          packed(desc, gpu::arrangement_of(of.kernel.machine)),
           oracle(),
           pieces(pieces_),
           memory(static_cast<size_t>(gpu::split_bytes(desc, pieces))) {
@@ -31,17 +34,25 @@ struct Prepared {
     Guarded memory;  // their results
 };
 
-std::deque<Prepared>& prepared() {
-    static std::deque<Prepared> all;
+std::deque<Prepared>& prepared(const MutantOf& of) {
+    static std::map<std::string, std::deque<Prepared>> by_recipe;
+    std::deque<Prepared>& all = by_recipe[of.recipe];
     if (!all.empty()) return all;
     Case c{.name = "mutants", .q_heads = 2, .kv_heads = 1, .q_len = 41, .kv_len = 210, .dim = 32};
-    all.emplace_back(c);
+    all.emplace_back(of, c);
+    if (of.kernel.needs.v == gpu::Element::kE4m3) {  // 64 keys that fill fp16
+        Case full = c;
+        full.values = Values::kConstantV;
+        full.has_scale = full.tied = true;  // by 0
+        full.scale = 0;
+        all.emplace_back(of, full);
+    }
     c.causal = Causal::kBottomRight;
-    all.emplace_back(c);
+    all.emplace_back(of, c);
     c.values = Values::kLargeK;  // references that jump
-    all.emplace_back(c);
+    all.emplace_back(of, c);
     c.q_len = 5;
-    all.emplace_back(c, 4);
+    all.emplace_back(of, c, 4);
     return all;
 }
 
@@ -76,8 +87,9 @@ INSTANTIATE_TEST_SUITE_P(Faults, AttentionMutation, testing::ValuesIn(attention_
 }  // namespace
 
 std::string first_check(
+    const MutantOf& of,
     const std::function<sim::Report(const gpu::AttentionParams& params, const sim::Options& options)>& launch) {
-    for (Prepared& p : prepared())
+    for (Prepared& p : prepared(of))
         for (const sim::Copies copies : {sim::Copies::kLate, sim::Copies::kEarly})
             for (uint64_t seed = 0; seed < 2; ++seed) {
                 sim::Options options;
@@ -85,7 +97,8 @@ std::string first_check(
                 options.seed = seed;
                 p.problem.poison_outputs();
                 p.memory.poison();
-                gpu::AttentionParams params = gpu::attention_params(p.desc, 0, p.packed.q.data(), p.packed.kv.data());
+                gpu::AttentionParams params =
+                    gpu::attention_params(p.desc, 0, p.packed.q.data(), p.packed.kv.data(), p.packed.arrangement);
                 if (p.pieces > 1) gpu::split_into(&params, p.pieces, p.memory.data());
                 const sim::Report report = launch(params, options);
                 if (!report.ok()) return report.describe();

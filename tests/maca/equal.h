@@ -15,7 +15,6 @@
 #include "maca/target.h"
 
 namespace clary::cases {
-using gpu::Element;
 
 template <class T, gpu::AttentionConfig kConfig>
 Output attend(Problem* problem, const AttentionDesc& desc, Packed* packed, sim::Counters* counters = nullptr) {
@@ -34,10 +33,12 @@ Output attend(Problem* problem, const AttentionDesc& desc, Packed* packed, sim::
     return problem->output();
 }
 
-template <gpu::Machine kMachine, Element kQk, Element kV, int kDim, int kVariant>
+// Of the kernel without masks and without scales per key.
+template <gpu::Machine kMachine, Format kQk, Format kPv, int kDim, int kTile, bool kBias>
 void expect_equal(const char* recipe) {
     SCOPED_TRACE(std::string(recipe) + " on " + gpu::machine_name(kMachine));
-    static constexpr gpu::AttentionConfig kConfig = gpu::variant_config(kQk, kV, kDim, kDim, kVariant);
+    static constexpr gpu::AttentionConfig kConfig = gpu::Unit{kQk, kPv, gpu::Sums::kWide, kDim, kDim}.config(
+        kBias, kQk == Format::kInt8 ? gpu::KeyScales::kLane : gpu::KeyScales::kNone, false, kTile);
     using Metax = maca::Target<kMachine>;
     Problem problem({.name = "equal",
                      .q_heads = 2,
@@ -65,12 +66,12 @@ void expect_equal(const char* recipe) {
     EXPECT_EQ(builtins.out, own.out);
     EXPECT_EQ(builtins.lse, own.lse);
 
-    if constexpr (kV != Element::kE4m3) {  // which sm80 does not multiply
+    if constexpr (kPv != Format::kFp8) {  // which sm80 does not multiply
         Packed for_sm80(desc, 0, gpu::kSm80);
         quantize<sim::Sim<gpu::kSm80>>(for_sm80.params(desc));
         const Output nvidia = attend<sim::Sim<gpu::kSm80>, kConfig>(&problem, desc, &for_sm80);
         EXPECT_LE(relative_l1(builtins.out, nvidia.out), 2 * attend_l1(desc.recipe, problem.spec()));
-        if (kV == Element::kS8 && kQk == Element::kS8) {
+        if (kPv == Format::kInt8 && kQk == Format::kInt8) {
             EXPECT_LE(relative_l1(builtins.out, nvidia.out), 1e-6) << "S and T are the same integers";
         }
     }

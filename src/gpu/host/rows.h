@@ -8,9 +8,26 @@
 //   merge                             as KernelRow's
 #pragma once
 
+#include <array>
+#include <iterator>
+#include <utility>
+
 #include "gpu/host/phases.h"
 
 namespace clary::gpu {
+
+// Recipes of the rows of an architecture, and the rows' names.
+inline constexpr RecipeFormats kTaken[] = {
+    {Format::kInt8, Format::kInt8}, {Format::kInt8, Format::kFp16}, {Format::kInt8, Format::kBf16},
+    {Format::kInt8, Format::kFp8},  {Format::kInt4, Format::kInt8}, {Format::kInt4, Format::kFp16},
+    {Format::kInt4, Format::kFp8},  {Format::kFp16, Format::kFp16}, {Format::kBf16, Format::kBf16},
+};
+using RowNames = std::array<const char*, std::size(kTaken)>;
+#define CLARY_ROW_NAMES(arch)                                                                         \
+    clary::gpu::RowNames {                                                                            \
+        arch "_int8_int8", arch "_int8_fp16", arch "_int8_bf16", arch "_int8_fp8", arch "_int4_int8", \
+            arch "_int4_fp16", arch "_int4_fp8", arch "_fp16_fp16", arch "_bf16_bf16"                 \
+    }
 
 template <class B, size_t kArch>
 struct TableRow {
@@ -50,5 +67,18 @@ struct TableRow {
                 workspace, quantize, attend,    append,     nullptr,    B::kDevice, B::merge, pieces_of};
     }
 };
+
+// The rows of all architectures; names as B::kArchs.
+template <class B, size_t... kIndex>
+constexpr std::array<KernelRow, sizeof...(kIndex)> table_rows(const RowNames* names, std::index_sequence<kIndex...>) {
+    constexpr size_t kRecipes = std::size(kTaken);
+    return {
+        TableRow<B, kIndex / kRecipes>::row(names[kIndex / kRecipes][kIndex % kRecipes], kTaken[kIndex % kRecipes])...};
+}
+template <class B, size_t kArchs>
+constexpr auto table_rows(const RowNames (&names)[kArchs]) {
+    static_assert(kArchs == std::size(B::kArchs));
+    return table_rows<B>(names, std::make_index_sequence<kArchs * std::size(kTaken)>());
+}
 
 }  // namespace clary::gpu
