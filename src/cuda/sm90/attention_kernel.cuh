@@ -19,8 +19,8 @@
 //   tensor cores   | S(j) = Q K, T(j-1) = P V |                             | S(j+1), T(j) ...
 //   other pipes    | sums              | m(j) | O += T(j-1), P(j) from S(j) | sums     | m(j+1) ...
 //
-// One's products run beside the other's exponentials: at head dim 64, and with P of 16 bits, they take turns at P; else they
-// drift apart. 208 registers hold O, S, T and P.
+// One's products run beside the other's exponentials: they take turns at P, or drift apart (Config::takes_turns). 208
+// registers hold O, S, T and P.
 #pragma once
 
 #include <cmath>
@@ -44,8 +44,6 @@ class Attention {
     static constexpr bool kDirect = c.direct(), kIntP = !kDirect;
     static constexpr int kPartial = kDirect ? 0 : kD / 2;  // registers of T
     static constexpr int kLateFlush = c.flushes_late() ? kD / 4 : 0, kEarlyFlush = kPartial - kLateFlush;
-    // l is the sum of P as rounded, and for the LSE there is one from before. fp16 rounds so finely that the latter is both.
-    static constexpr bool kSumsAsRounded = c.v != gpu::Element::kF16, kTwoSums = c.want_lse && kSumsAsRounded;
     static constexpr int kRuns = kTileK / 16;  // of keys: a lane has four scores of a row in each
     static constexpr bool kHasUnits = c.v == gpu::Element::kF16;
     static constexpr int kSteps = kTileK * c.value_bytes() / 32;  // of P V, 32 bytes of P deep
@@ -109,13 +107,14 @@ class Attention {
         }
         clear_out();
         start_rows();
+        // The other is first.
+        if (c.takes_turns() && group_ == 1) ptx::group_arrive<L::kConsumers>(kTurn);
         Scores s;
         ptx::barrier_wait(L::work_full(0), 0);
         ptx::barrier_wait(L::full(0), 0);
         ptx::wgmma_fence();
         multiply_keys(s);
-        ptx::wgmma_commit();                                                          // no P yet: a group of nothing
-        if (c.takes_turns() && group_ == 1) ptx::group_arrive<L::kConsumers>(kTurn);  // the other is first
+        ptx::wgmma_commit();  // no P yet: a group of nothing
         for (;;) {
             const int stage = tiles_.stage();
             const uint32_t flags = L::tile(stage).marks.flags;
@@ -384,9 +383,7 @@ class Attention {
     }
     // The runs of both halves in turn: ptxas then leaves conversions between exponentials up to the end (7 % of this block;
     // docs/kernels/sm90.md). Sums of floats have an order of their own.
-    CLARY_HD static constexpr int run_at(int step) {
-        return c.want_lse && kIntP ? step : step / 2 + step % 2 * (kRuns / 2);
-    }
+    CLARY_HD static constexpr int run_at(int step) { return c.want_lse ? step : step / 2 + step % 2 * (kRuns / 2); }
     template <bool masked>
     CLARY_DEVICE TileSums flush_and_make_p(int stage, const Scores& s, const float (&factor)[2][2],
                                            const float (&top)[2]) {
@@ -421,12 +418,8 @@ class Attention {
                 for (int r = 0; r < 2; ++r) {
                     uint32_t& word = p_bits_[run][2 * pair + r];
                     word = T::pack2<c.v>(e[r][2 * pair], e[r][2 * pair + 1]);
-                    const float exact = e[r][2 * pair] + e[r][2 * pair + 1];
-                    if constexpr (kSumsAsRounded)
-                        sums.whole[r] += T::unpack2<c.v>(word, 0) + T::unpack2<c.v>(word, 1);
-                    else
-                        sums.whole[r] += exact;
-                    if constexpr (kTwoSums) sums.exact[r] += exact;
+                    sums.whole[r] += T::unpack2<c.v>(word, 0) + T::unpack2<c.v>(word, 1);
+                    if constexpr (c.want_lse) sums.exact[r] += e[r][2 * pair] + e[r][2 * pair + 1];
                 }
             } else {
                 CLARY_UNROLL
@@ -434,7 +427,7 @@ class Attention {
                     uint32_t& word = p_bits_[run / 2][run % 2 * 2 + r];
                     word = T::pack4<gpu::Element::kU8>(e[r][0], e[r][1], e[r][2], e[r][3]);
                     sums.whole[r] = T::dot4(word, weights, sums.whole[r]);
-                    if constexpr (kTwoSums) {
+                    if constexpr (c.want_lse) {
                         CLARY_UNROLL
                         for (int j = 0; j < 4; ++j)
                             sums.exact[r] =
@@ -456,11 +449,11 @@ class Attention {
         for (int r = 0; r < 2; ++r) {
             if constexpr (kDirect) {
                 sum_[r] += sums.whole[r];
-                if constexpr (kTwoSums) exact_sum_[r] += sums.exact[r];
+                exact_sum_[r] += sums.exact[r];
             } else {
                 const float weight = T::exp2(rise[r]);
                 sum_[r] = T::fma(static_cast<float>(sums.whole[r]) * kUnit, weight, sum_[r]);
-                if constexpr (kTwoSums) exact_sum_[r] = T::fma(sums.exact[r] * kUnit, weight, exact_sum_[r]);
+                if constexpr (c.want_lse) exact_sum_[r] = T::fma(sums.exact[r] * kUnit, weight, exact_sum_[r]);
                 flush_[r] = weight * value_scale;
             }
         }
@@ -481,7 +474,7 @@ class Attention {
         CLARY_UNROLL
         for (int r = 0; r < 2; ++r) {
             const RowConstants& row = L::row(slot, row_in_block(r));
-            const float l = T::row_sum(sum_[r]), sum = kTwoSums ? T::row_sum(exact_sum_[r]) : l;
+            const float l = T::row_sum(sum_[r]), sum = c.want_lse ? T::row_sum(exact_sum_[r]) : l;
             const gpu::RowResult result = gpu::row_result<T>(l, sum / kPTop.value, reference_[r], row.shift, desc.sinks,
                                                              row.row.head, work.valid);
             inverse[r] = kHasUnits ? result.inverse * unit_ : result.inverse;

@@ -36,8 +36,8 @@ struct Config {
     // How ptxas orders a tile's instructions decides a tenth of the speed, so these are measured (docs/kernels/sm90.md).
     // Late: T is waited for when the maxima are known; half of T joins O when the next S is under way.
     CLARY_HD constexpr bool waits_late() const { return !direct() && head_dim == 128; }
-    // Warpgroups make P one after the other, so that one's products run beside the other's exponentials.
-    CLARY_HD constexpr bool takes_turns() const { return direct() || head_dim == 64; }
+    // Warpgroups make P one after the other. (Not tried where there is an LSE.)
+    CLARY_HD constexpr bool takes_turns() const { return (direct() || head_dim == 64) && !want_lse; }
     CLARY_HD constexpr bool flushes_late() const { return !direct() && head_dim == 128 && key_bias; }
 };
 
