@@ -470,6 +470,7 @@ class Attention {
     CLARY_DEVICE void finish(int slot) {
         const Work& work = L::work(slot);
         const AttentionDesc& desc = p_.desc;
+        if (kDirect && !work.reads) clear_out();  // P of 0 met whatever lay in V's place
         float inverse[2], share[2];
         CLARY_UNROLL
         for (int r = 0; r < 2; ++r) {

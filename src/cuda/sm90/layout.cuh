@@ -25,6 +25,7 @@ struct Work {
     int tile;                    // first of the sequence, among all tiles of K and V
     int q_begin;                 // of the sequence
     bool valid;                  // packed for this call
+    bool reads;                  // valid, and some row sees a key; else its one tile is of nothing
     bool loud;                   // some row has repeat 0
     TileRange range;             // tiles of keys that some row sees
     TileRange all[kWarpgroups];  // by warpgroup: of which all rows see all keys

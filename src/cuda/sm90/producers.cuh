@@ -102,7 +102,8 @@ class Producers {
             for (int g = 0; g < kWarpgroups; ++g)
                 w.all[g] = TileRange::all(span(g * kGroupRows, (g + 1) * kGroupRows - 1), kTileK);
         }
-        if (!w.range.has(w.range.first())) w.range = {0, 0, 1};  // of which no row sees a key
+        w.reads = w.range.has(w.range.first());
+        if (!w.reads) w.range = {0, 0, 1};
     }
     CLARY_DEVICE gpu::Row row_of(const Work& work, int row) const {
         return gpu::Row::of(p_.desc, work.kv_head, work.first_row + (row < work.rows ? row : work.rows - 1));
@@ -110,7 +111,7 @@ class Producers {
 
     // -- warp 0, one lane: Q, and K and V of every tile. An end of work, or one that must not be read, brings nothing --
     CLARY_DEVICE void copy(const Work& work, int slot) {
-        const bool reads = work.b >= 0 && work.valid;
+        const bool reads = work.b >= 0 && work.reads;
         if (reads)
             copy_queries(work, slot);
         else
@@ -156,11 +157,11 @@ class Producers {
 
     // -- warp 1 --
     CLARY_DEVICE void look_up_tiles(const Work& work) {
-        const bool reads = work.b >= 0 && work.valid;
+        const bool reads = work.b >= 0 && work.reads;
         const TileRange range = work.b < 0 ? TileRange{0, 0, 1} : work.range;
         for (int tile = range.first(); range.has(tile); tile = range.after(tile)) {
             const int stage = tiles_.stage(), lane = T::lane();
-            const float value = reads ? tile_value(work.tile + tile, lane) : 0.0f;
+            const float value = reads ? tile_value(work.tile + tile, lane) : 1.0f;
             ptx::barrier_wait(L::empty(stage), tiles_.parity() ^ 1);
             TileConstants& constants = L::tile(stage);
             if (lane < 8) constants.key_scale[lane] = value;
