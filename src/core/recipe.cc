@@ -177,8 +177,7 @@ Recipe preset_recipe(Format qk, Format pv, Preset preset) {
                 r.v_scale = VScale::kToken;
             }
             // With 16-bit P and V the scores are the error that is left, and a scale per key is worth it.
-            if (qk == Format::kInt8 && (pv == Format::kFp16 || pv == Format::kBf16))
-                r.granularity = Granularity::kPerToken;
+            if (qk == Format::kInt8 && r.p_of_16_bits()) r.granularity = Granularity::kPerToken;
             break;
         case Preset::kFast:
             break;

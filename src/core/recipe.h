@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/status.h"
+#include "numerics/host_device.h"
 #include "numerics/scale_groups.h"
 
 namespace clary {
@@ -44,6 +45,7 @@ struct Recipe {
     bool quantized() const { return qk == Format::kInt8 || qk == Format::kInt4 || qk == Format::kFp4; }
     // The key bias (smooth_q, V scale per token) rides on integer digits.
     bool key_bias() const { return smooth_q || v_scale == VScale::kToken; }
+    CLARY_HD bool p_of_16_bits() const { return pv == Format::kFp16 || pv == Format::kBf16; }
     friend bool operator==(const Recipe&, const Recipe&) = default;
 };
 

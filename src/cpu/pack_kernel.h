@@ -318,7 +318,7 @@ class Packer {
         float base = 0;
         if (recipe.key_bias() && t.keys > 0) {
             const auto [low, high] = std::minmax_element(bias, bias + t.keys);
-            base = (*low + *high) / 2;
+            base = numerics::tile_base(*low, *high, recipe.p_of_16_bits());
         }
         float local[kMaxTile] = {}, largest_local[kMaxTile] = {};
         for (int key = 0; key < t.keys; ++key) {

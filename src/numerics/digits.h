@@ -7,7 +7,7 @@
 //
 //   (integer score) * q_scale_i * k_scale_j * a  =  a q_i.k_j + beta_j - base(tile)   with
 //   q_scale_i = q_base / r_i,   a = softmax scale * log2 e,   unit_j = q_base * k_scale_j * a,
-//   bias_units_j = round((beta_j - base) / unit_j),   base = the middle of beta within the key tile.
+//   bias_units_j = round((beta_j - base) / unit_j),   base = the middle of beta within the key tile (tile_base).
 //
 // V: token j of a tile with largest need t_tile gets weight w_j, an integer, and scale t_j = 15 t_tile / w_j; its bias
 // is log2(t_j / t_tile) and its code's P' counts w_j / 15 in the row sum.
@@ -58,6 +58,13 @@ CLARY_HD constexpr float q_base_scale(float largest_need, float typical_need, in
 // A row of zeros (need 0) gets 127.
 CLARY_HD constexpr int q_repeat(float q_base, float need) {
     return detail::floor_between(q_base / detail::larger(need, kScaleFloor), 1, kRepeatMax);
+}
+
+// The base of a tile whose beta lie in low..high. Whole for P of 16 bits, whose rounding would else depend on it
+// (docs/decisions/0021-sixteen-bit-p-against-the-row.md).
+CLARY_HD constexpr float tile_base(float low, float high, bool whole) {
+    const float middle = (high + low) / 2;
+    return whole ? round_half_even(middle) : middle;
 }
 
 // Base-2 score per bias unit of a key with this K scale. a = softmax scale * log2 e, of either sign but not 0: a score

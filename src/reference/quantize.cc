@@ -138,7 +138,7 @@ void quantize_q(const AttentionDesc& desc, int64_t b, int64_t kv_head, const std
 }
 
 // Integer K. `k` is smoothed, `rotated` also rotated. Bias of key j: beta_j = a * (sign * c_q.k'_j) + log2(15 / w_j);
-// base of a tile = (largest + smallest beta) / 2; local = beta - base; scale of a group =
+// base of a tile = (largest + smallest beta) / 2, for P of 16 bits rounded to a whole number; local = beta - base; scale of a group =
 // max(amax / 127, largest |local| / (4064 * q_base * a), floor); units = rne(local / (q_base * scale * a)).
 // code = rne(k'_rotated * (1 / scale)). fp32, but the dot product and log2 may be more precise.
 void quantize_k(const Tokens& k, const Tokens& rotated, float sign, HeadOperands* o) {
@@ -159,7 +159,7 @@ void quantize_k(const Tokens& k, const Tokens& rotated, float sign, HeadOperands
             high = any ? std::max(high, rounded) : rounded;
             any = true;
         }
-        const float base = (high + low) / 2;
+        const float base = numerics::tile_base(low, high, recipe.p_of_16_bits());
         o->tile_base[static_cast<size_t>(tile)] += base;
         for (int64_t j = begin; j < end; ++j)
             if (rotated.is_finite(j)) local[static_cast<size_t>(j)] -= base;

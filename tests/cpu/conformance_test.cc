@@ -41,6 +41,19 @@ std::string name_of(const testing::TestParamInfo<Case>& info) {
 INSTANTIATE_TEST_SUITE_P(Cases, Conformance, testing::ValuesIn(all_cases()), name_of);
 INSTANTIATE_TEST_SUITE_P(Lengths, Conformance,
                          testing::ValuesIn(exhaustive() ? exhaustive_length_cases() : std::vector<Case>{}), name_of);
+// Of the cases whose head dim is not what they are about, those that kernels of wider ones alone would not see.
+std::vector<Case> wider_cases() {
+    std::vector<Case> cases;
+    if (std::string(device_under_test().backend()) != "cuda" && !exhaustive()) return cases;
+    for (Case c : all_cases())
+        if (c.dim < 64 && c.dim_v == 0 && c.topic != std::string("head dims")) {
+            c.name += "_d64";
+            c.dim = 64;
+            cases.push_back(c);
+        }
+    return cases;
+}
+INSTANTIATE_TEST_SUITE_P(Wider, Conformance, testing::ValuesIn(wider_cases()), name_of);
 // Few queries over caches with one piece of keys, some, and as many as there may be (cpu/attend.cc: 2048 keys each).
 std::vector<Case> long_caches() {
     std::vector<Case> cases;

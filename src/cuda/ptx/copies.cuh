@@ -38,16 +38,6 @@ CLARY_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
         "r"(parity)
         : "memory");
 }
-// Named barriers of some warps. Waits until kThreads have come; comes without waiting.
-template <int kThreads>
-CLARY_DEVICE void group_sync(int barrier) {
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
-}
-template <int kThreads>
-CLARY_DEVICE void group_arrive(int barrier) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
-}
-
 // Whether it has.
 CLARY_DEVICE bool barrier_test(uint32_t barrier, uint32_t parity) {
     int done;
@@ -59,6 +49,16 @@ CLARY_DEVICE bool barrier_test(uint32_t barrier, uint32_t parity) {
         : "r"(barrier), "r"(parity)
         : "memory");
     return done != 0;
+}
+
+// Named barriers of some warps. Waits until kThreads have come; comes without waiting.
+template <int kThreads>
+CLARY_DEVICE void group_sync(int barrier) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+}
+template <int kThreads>
+CLARY_DEVICE void group_arrive(int barrier) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
 }
 
 // A box of a tensor to shared memory, first element at (x, y) or (x, y, z), x along rows. Outside of the tensor: zeros.

@@ -55,7 +55,6 @@ CLARY_DEVICE void pin(uint32_t (&r)[N]) {
     CLARY_UNROLL
     for (int i = 0; i < N; ++i) asm volatile("" : "+r"(r[i])::"memory");
 }
-
 template <int N>
 CLARY_DEVICE void pin(float (&r)[N]) {
     CLARY_UNROLL
@@ -106,23 +105,33 @@ CLARY_WGMMAS(3, 128, "%64", "%65", "%66", "%67", "%68")
 #undef CLARY_WGMMAS
 #undef CLARY_WGMMA
 
+// Two weights to P of 16 bits; what is past fp16's range becomes its largest number.
+template <gpu::Element kTo>
+CLARY_DEVICE uint32_t pack_finite(float a, float b) {
+    uint32_t word;
+    if constexpr (kTo == gpu::Element::kF16)
+        asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(b), "f"(a));
+    else
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(b), "f"(a));
+    return word;
+}
 // P V of 16 bits, added to D in fp32.
-#define CLARY_WGMMA(part, n, type, o0, o1, o2, o3, o4)                                                               \
+#define CLARY_WIDE_WGMMA(part, n, type, o0, o1, o2, o3, o4)                                                          \
     asm volatile("{.reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type \
                  " {" CLARY_TEXT_##part "}, {" o0 ", " o1 ", " o2 ", " o3 "}, " o4 ", p, 1, 1, 1;}"                  \
                  : CLARY_OUT_##part(CLARY_ADD_FLOAT)                                                                 \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor()))
-#define CLARY_WGMMAS(part, n, ...)                                                       \
+#define CLARY_WIDE_WGMMAS(part, n, ...)                                                  \
     template <gpu::Element kOf>                                                          \
     CLARY_DEVICE void multiply_wide(float(&d)[n / 2], const uint32_t(&a)[4], Matrix b) { \
         if constexpr (kOf == gpu::Element::kF16)                                         \
-            CLARY_WGMMA(part, n, "f16", __VA_ARGS__);                                    \
+            CLARY_WIDE_WGMMA(part, n, "f16", __VA_ARGS__);                               \
         else                                                                             \
-            CLARY_WGMMA(part, n, "bf16", __VA_ARGS__);                                   \
+            CLARY_WIDE_WGMMA(part, n, "bf16", __VA_ARGS__);                              \
     }
-CLARY_WGMMAS(1, 64, "%32", "%33", "%34", "%35", "%36")
-CLARY_WGMMAS(3, 128, "%64", "%65", "%66", "%67", "%68")
-#undef CLARY_WGMMAS
-#undef CLARY_WGMMA
+CLARY_WIDE_WGMMAS(1, 64, "%32", "%33", "%34", "%35", "%36")
+CLARY_WIDE_WGMMAS(3, 128, "%64", "%65", "%66", "%67", "%68")
+#undef CLARY_WIDE_WGMMAS
+#undef CLARY_WIDE_WGMMA
 
 }  // namespace clary::cuda::ptx

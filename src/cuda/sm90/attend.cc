@@ -39,7 +39,7 @@ std::string refusal(const AttentionDesc& desc) {
         return fmt::format("q, v: head_dim {} and {}; allowed: the wider one 33..64 or 97..128", desc.head_dim,
                            desc.head_dim_v);
     if (gpu::sums_for(r.accumulator) != gpu::Sums::kWide)
-        return fmt::format("recipe: accum={}; allowed: fp32, fp32_fp32", accumulator_name(r.accumulator));
+        return fmt::format("recipe: accum={}; allowed: fp32", accumulator_name(r.accumulator));
     if (r.tile != kTileK) return fmt::format("recipe: tile={}; allowed: {}", r.tile, kTileK);
     if (desc.biased()) return "mask, alibi_slopes: given; allowed: none";
     if (gpu::needs_of(desc).key_scales != gpu::KeyScales::kLane && !find(desc)->config.scales_keys())

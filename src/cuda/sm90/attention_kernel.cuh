@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention on packed operands with Hopper's wgmma: int8_int8, P against the maximum of its own tile of 128 keys, int8_fp16
-// and int8_bf16.
+// Attention on packed operands with Hopper's wgmma: int8_int8, int8_fp16 and int8_bf16, in tiles of 128 keys.
 //
 //   O = softmax(scale Q K^T + key bias) V       a block: persistent, works through tiles of 128 rows
 //
@@ -12,7 +11,7 @@
 //     T = P V              exact int32                                                         O += P V, in fp32
 //
 // Formulas and numbers are those of gpu/attention/attention_kernel.h, integers the same, fp32 sums in another order here and
-// there. P of 16 bits is against R itself, a power of two (docs/decisions/0009-sixteen-bit-p.md), so O needs no T.
+// there. P of 16 bits is against R, a whole number (docs/decisions/0021-sixteen-bit-p-against-the-row.md): no T.
 //
 // Two warpgroups of 64 rows compute; three warps feed them (producers.cuh). Of one warpgroup, time from left to right:
 //
@@ -73,11 +72,12 @@ class Attention {
 
   private:
     static constexpr float kInfinity = __builtin_huge_valf();
-    static constexpr int kTurn = 1;  // named barriers: of the warpgroup whose turn it is to make P
+    static constexpr int kTurn = 1;  // a warpgroup's turn to make P: named barriers kTurn + warpgroup
     // P where x is m, or R. To be far from fp16's subnormals, P of fp16 uses what its range has above the slack.
     static constexpr gpu::PTop kPTop = c.v == gpu::Element::kF16 ? gpu::PTop{128.0f, 7.0f} : gpu::p_top(c.v);
     // How far above R a maximum may lie.
     static constexpr float kSlack = kDirect ? 8.0f : numerics::kReferenceSlack;
+    static_assert(c.v != gpu::Element::kF16 || kPTop.log2 + kSlack <= 15, "P is finite");
     // No score. (As a float, minus infinity.)
     static constexpr int32_t kMasked = c.scales_keys() ? INT32_MIN | 0x7f800000 : INT32_MIN;
 
@@ -107,7 +107,7 @@ class Attention {
         }
         clear_out();
         start_rows();
-        // The other is first.
+        // Warpgroup 0 is first.
         if (c.takes_turns() && group_ == 1) ptx::group_arrive<L::kConsumers>(kTurn);
         Scores s;
         ptx::barrier_wait(L::work_full(0), 0);
@@ -417,7 +417,7 @@ class Attention {
                 for (int pair = 0; pair < 2; ++pair) CLARY_UNROLL
                 for (int r = 0; r < 2; ++r) {
                     uint32_t& word = p_bits_[run][2 * pair + r];
-                    word = T::pack2<c.v>(e[r][2 * pair], e[r][2 * pair + 1]);
+                    word = ptx::pack_finite<c.v>(e[r][2 * pair], e[r][2 * pair + 1]);
                     sums.whole[r] += T::unpack2<c.v>(word, 0) + T::unpack2<c.v>(word, 1);
                     if constexpr (c.want_lse) sums.exact[r] += e[r][2 * pair] + e[r][2 * pair + 1];
                 }
@@ -449,7 +449,7 @@ class Attention {
         for (int r = 0; r < 2; ++r) {
             if constexpr (kDirect) {
                 sum_[r] += sums.whole[r];
-                exact_sum_[r] += sums.exact[r];
+                if constexpr (c.want_lse) exact_sum_[r] += sums.exact[r];
             } else {
                 const float weight = T::exp2(rise[r]);
                 sum_[r] = T::fma(static_cast<float>(sums.whole[r]) * kUnit, weight, sum_[r]);

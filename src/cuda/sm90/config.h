@@ -26,8 +26,9 @@ struct Config {
     CLARY_HD constexpr bool direct() const { return value_bytes() == 2; }
     // Presets accurate with such a P have a K scale for each key. Else keys of a run of gpu::kScaleKeys share four.
     CLARY_HD constexpr bool scales_keys() const { return direct() && key_bias; }
-    CLARY_HD constexpr int works() const { return direct() && head_dim == 128 ? 2 : 3; }  // tiles of Q as kStages of K
-    CLARY_HD constexpr int output_parts() const { return direct() && head_dim == 128 ? 8 : 2; }  // O is stored in
+    // Tiles of Q on their way or in use; parts that O is stored in, one after the other: what there is room for.
+    CLARY_HD constexpr int works() const { return direct() && head_dim == 128 ? 2 : 3; }
+    CLARY_HD constexpr int output_parts() const { return direct() && head_dim == 128 ? 8 : 2; }
 
     // Of a thread. The feeding warpgroup leaves most of its registers to the others: together no more than the block begins
     // with, 168 of each thread.
@@ -36,9 +37,9 @@ struct Config {
     // How ptxas orders a tile's instructions decides a tenth of the speed, so these are measured (docs/kernels/sm90.md).
     // Late: T is waited for when the maxima are known; half of T joins O when the next S is under way.
     CLARY_HD constexpr bool waits_late() const { return !direct() && head_dim == 128; }
+    CLARY_HD constexpr bool flushes_late() const { return !direct() && head_dim == 128 && key_bias; }
     // Warpgroups make P one after the other. (Not tried where there is an LSE.)
     CLARY_HD constexpr bool takes_turns() const { return (direct() || head_dim == 64) && !want_lse; }
-    CLARY_HD constexpr bool flushes_late() const { return !direct() && head_dim == 128 && key_bias; }
 };
 
 // The order of work: chunks of heads whose K and V stay in L2, in each the longest rows first.

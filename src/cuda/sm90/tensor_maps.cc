@@ -72,7 +72,8 @@ Status prepare(Params& params, int64_t l2_bytes) {
     s.q_tiles = static_cast<int>((desc.q_len * group + s.tile_rows - 1) / s.tile_rows);
     s.heads = static_cast<int>(desc.batch * desc.kv_heads);
     s.items = s.q_tiles * s.heads;
-    const int64_t head_bytes = std::max<int64_t>(1, desc.kv_len * (row_bytes + dim_v));
+    const int64_t value_bytes = gpu::element_bits(gpu::element_of(desc.recipe.pv)) / 8 * dim_v;
+    const int64_t head_bytes = std::max<int64_t>(1, desc.kv_len * (row_bytes + value_bytes));
     s.chunk_heads = desc.causal == Causal::kNone
                         ? 1
                         : static_cast<int>(std::clamp<int64_t>(l2_bytes * 6 / 10 / head_bytes, 1, s.heads));
@@ -89,7 +90,6 @@ Status prepare(Params& params, int64_t l2_bytes) {
         const Dim digits[] = {{row_bytes, 1, numerics::kDigitColumns}, {kv_rows, row_bytes, kTileK}};
         CLARY_RETURN_IF_ERROR(encode(params.digits, p.k_codes, digits));
     }
-    const int64_t value_bytes = gpu::element_bits(gpu::element_of(desc.recipe.pv)) / 8 * dim_v;
     const Dim by_channel[] = {{kTileK, 1, kTileK}, {kv_rows / kTileK * dim_v, kTileK, dim_v}};
     const Dim by_key[] = {{value_bytes, 1, 128}, {kv_rows, value_bytes, kTileK}};
     return encode(params.values, p.v_codes, value_bytes == dim_v ? by_channel : by_key);

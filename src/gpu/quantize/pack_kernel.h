@@ -671,7 +671,7 @@ class PackKernel {
 
         bool good[2];
         float base[2];
-        tile_bases(bias_at(n), tile, base, good);
+        tile_bases(bias_at(n), tile, p.desc.recipe.p_of_16_bits(), base, good);
         const auto local_bias = [&](int key) { return at(bias_at(n), key) - of_half(base, key >= kSlab / 2); };
         if constexpr (kMeasure) {
             CLARY_UNROLL
@@ -712,8 +712,8 @@ class PackKernel {
                     [&](int i, int column) { return numerics::digits(units[i], column); });
     }
 
-    // The middle of the bias of each tile, for both halves of the slab; 0 where a tile has no key or a bad one.
-    CLARY_DEVICE static void tile_bases(uint32_t bias_at, int tile, float* base, bool* good) {
+    // The base of each tile, for both halves of the slab; 0 where a tile has no key or a bad one.
+    CLARY_DEVICE static void tile_bases(uint32_t bias_at, int tile, bool whole, float* base, bool* good) {
         const Bytes16 four = four_rows(bias_at);
         float low = INFINITY, high = -INFINITY, lows[2], highs[2];
         CLARY_UNROLL
@@ -732,7 +732,8 @@ class PackKernel {
         CLARY_UNROLL
         for (int half = 0; half < 2; ++half) {
             good[half] = !(highs[half] >= INFINITY);
-            base[half] = good[half] && lows[half] <= highs[half] ? (highs[half] + lows[half]) / 2 : 0.0f;
+            base[half] =
+                good[half] && lows[half] <= highs[half] ? numerics::tile_base(lows[half], highs[half], whole) : 0.0f;
         }
     }
 
