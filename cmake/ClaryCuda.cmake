@@ -83,6 +83,12 @@ if(CLARY_CCACHE)
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${CLARY_CCACHE})
 endif()
 
+# clary_hopper_unit(RESULT RECIPE DIM): definitions of a unit of Hopper's own kernels.
+function(clary_hopper_unit result recipe dim)
+    set(pv ${unit_of_${recipe}})
+    list(FILTER pv INCLUDE REGEX "CLARY_PV")
+    set(${result} CLARY_UNIT=${recipe}_d${dim} ${pv} CLARY_HEAD_DIM=${dim} PARENT_SCOPE)
+endfunction()
 # clary_cuda_attention(RESULT DIMS RECIPES...): the attention units of a pair of head dims (cmake/ClaryGpu.cmake).
 function(clary_cuda_attention result dims)
     set(units ${ARGN})

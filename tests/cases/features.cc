@@ -28,8 +28,7 @@ std::vector<Feature> features(DeviceType device) {
     for (const Case& c : all_cases())
         if (!seen[c.topic]) {
             seen[c.topic] = true;
-            list.push_back({c.topic, c});
-            if (c.dim < 64 && c.topic != std::string("head dims")) list.back().problem.dim = 64;
+            list.push_back({c.topic, widened(c)});
         }
     const Case plain{.name = "plain", .topic = "plain"};
     for (const char* options : {":fast", ":sage2", "+tile=64", "+smooth_v", "+smooth_q_block", "+rotate_v"})

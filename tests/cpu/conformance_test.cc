@@ -45,12 +45,12 @@ INSTANTIATE_TEST_SUITE_P(Lengths, Conformance,
 std::vector<Case> wider_cases() {
     std::vector<Case> cases;
     if (std::string(device_under_test().backend()) != "cuda" && !exhaustive()) return cases;
-    for (Case c : all_cases())
-        if (c.dim < 64 && c.dim_v == 0 && c.topic != std::string("head dims")) {
-            c.name += "_d64";
-            c.dim = 64;
-            cases.push_back(c);
-        }
+    for (const Case& c : all_cases()) {
+        Case wider = widened(c);
+        if (wider.dim == c.dim || c.dim_v != 0) continue;
+        wider.name += "_d64";
+        cases.push_back(wider);
+    }
     return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Wider, Conformance, testing::ValuesIn(wider_cases()), name_of);

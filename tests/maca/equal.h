@@ -77,4 +77,11 @@ void expect_equal(const char* recipe) {
     }
 }
 
+// Of bytes, however their scales are found, and of INT4, which is bytes to kernels.
+template <gpu::Machine kMachine>
+void expect_equal_bytes() {
+    for (const char* recipe : {"int8_int8", "int8_int8+granularity=per_tensor", "int4_int8"})
+        expect_equal<kMachine, Format::kInt8, Format::kInt8, 64, 128, true>(recipe);
+}
+
 }  // namespace clary::cases

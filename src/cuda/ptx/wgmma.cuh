@@ -105,14 +105,10 @@ CLARY_WGMMAS(3, 128, "%64", "%65", "%66", "%67", "%68")
 #undef CLARY_WGMMAS
 #undef CLARY_WGMMA
 
-// Two weights to P of 16 bits; what is past fp16's range becomes its largest number.
-template <gpu::Element kTo>
-CLARY_DEVICE uint32_t pack_finite(float a, float b) {
+// Two numbers to fp16; what is past its range becomes its largest number.
+CLARY_DEVICE uint32_t pack_finite_f16(float a, float b) {
     uint32_t word;
-    if constexpr (kTo == gpu::Element::kF16)
-        asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(b), "f"(a));
-    else
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(b), "f"(a));
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(b), "f"(a));
     return word;
 }
 // P V of 16 bits, added to D in fp32.

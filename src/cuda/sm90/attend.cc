@@ -35,14 +35,15 @@ Status attribute(int& value, cudaDeviceAttr which, int device) {
 
 std::string refusal(const AttentionDesc& desc) {
     const Recipe& r = desc.recipe;
-    if (find(desc) == nullptr)
+    const Entry* const entry = find(desc);
+    if (entry == nullptr)
         return fmt::format("q, v: head_dim {} and {}; allowed: the wider one 33..64 or 97..128", desc.head_dim,
                            desc.head_dim_v);
     if (gpu::sums_for(r.accumulator) != gpu::Sums::kWide)
         return fmt::format("recipe: accum={}; allowed: fp32", accumulator_name(r.accumulator));
     if (r.tile != kTileK) return fmt::format("recipe: tile={}; allowed: {}", r.tile, kTileK);
     if (desc.biased()) return "mask, alibi_slopes: given; allowed: none";
-    if (gpu::needs_of(desc).key_scales != gpu::KeyScales::kLane && !find(desc)->config.scales_keys())
+    if (gpu::needs_of(desc).key_scales != gpu::KeyScales::kLane && !entry->config.scales_keys())
         return "recipe: granularity=per_token; allowed: fine, per_thread, per_warp, per_block";
     if (r.v_scale == VScale::kChannelTile) return "recipe: v_scale=channel_tile; allowed: token, channel";
     if (desc.q_heads_per_kv() > kGroupRows)

@@ -417,7 +417,10 @@ class Attention {
                 for (int pair = 0; pair < 2; ++pair) CLARY_UNROLL
                 for (int r = 0; r < 2; ++r) {
                     uint32_t& word = p_bits_[run][2 * pair + r];
-                    word = ptx::pack_finite<c.v>(e[r][2 * pair], e[r][2 * pair + 1]);
+                    if constexpr (c.v == gpu::Element::kF16)
+                        word = ptx::pack_finite_f16(e[r][2 * pair], e[r][2 * pair + 1]);
+                    else
+                        word = T::pack2<c.v>(e[r][2 * pair], e[r][2 * pair + 1]);
                     sums.whole[r] += T::unpack2<c.v>(word, 0) + T::unpack2<c.v>(word, 1);
                     if constexpr (c.want_lse) sums.exact[r] += e[r][2 * pair] + e[r][2 * pair + 1];
                 }
