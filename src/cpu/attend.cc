@@ -24,7 +24,7 @@ struct Pieces {
 };
 
 int64_t blocks_of(const Tier& tier, const AttentionDesc& desc, int64_t q_len) {
-    return (q_len * desc.q_heads_per_kv() + tier.block - 1) / tier.block;
+    return (q_len * desc.q_heads_per_kv() + tier.block(desc) - 1) / tier.block(desc);
 }
 
 // Unfinished results [sequence, kv head, block of few queries, piece].
@@ -35,7 +35,7 @@ struct Partials {
         // A cache may hold more keys than desc says, but packed sequences cannot.
         const bool cut =
             q_len > 0 && (desc.q_len <= kShortQuery || desc.varlen()) && (!desc.varlen() || desc.kv_len > kPieceKeys);
-        floats = cut ? tier.partial_floats(desc, static_cast<int>(std::min<int64_t>(rows, tier.block))) : 0;
+        floats = cut ? tier.partial_floats(desc, static_cast<int>(std::min<int64_t>(rows, tier.block(desc)))) : 0;
         bytes = desc.batch * desc.kv_heads * blocks * kMaxPieces * floats * static_cast<int64_t>(sizeof(float));
     }
     float* of(int64_t head, int64_t block) const { return memory + (head * blocks + block) * kMaxPieces * floats; }
@@ -108,7 +108,7 @@ Status attend(const Tier& tier, const Call& call, int64_t kv_capacity, const voi
             const int64_t block = blocks - 1 - i % blocks;  // causal: the longest of a head first
             AttendTask task{.b = head / desc.kv_heads,
                             .kv_head = head % desc.kv_heads,
-                            .first_row = block * tier.block,
+                            .first_row = block * tier.block(desc),
                             .rows = 0,
                             .sequence = sequence(head / desc.kv_heads),
                             .first_tile = 0,
@@ -116,7 +116,7 @@ Status attend(const Tier& tier, const Call& call, int64_t kv_capacity, const voi
                             .partial = nullptr};
             const int64_t rows = task.sequence.q_len * desc.q_heads_per_kv() - task.first_row;
             if (rows <= 0) return;
-            task.rows = static_cast<int>(std::min<int64_t>(rows, tier.block));
+            task.rows = static_cast<int>(std::min<int64_t>(rows, tier.block(desc)));
             work(task, Pieces(desc, task.sequence), head, block, piece, thread);
         });
     };

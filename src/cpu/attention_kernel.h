@@ -246,12 +246,9 @@ class AttentionKernel {
                     const int at = key + r * L;
                     const I k_pair = spread(p_.k_pair + 2 * (row + at));  // bias units | sum
                     const F k_scale = spread(p_.k_scale + row + at);
-                    CLARY_UNROLL for (int c = 0; c < C; ++c) {
-                        const I score = V::dot16(summed(sum, r, c), pair[c], k_pair);
-                        const F x = V::mul(V::to_float(score), k_scale);
-                        top[c] = V::max(x, top[c]);
-                        V::store(buffers_.x + at / L * kWidth + c * V::kLanes, x);
-                    }
+                    CLARY_UNROLL for (int c = 0; c < C; ++c)
+                        put_score(summed(sum, r, c), pair[c], k_pair, k_scale,
+                                  buffers_.x + at / L * kWidth + c * V::kLanes, &top[c]);
                 }
             }
         } else {
@@ -271,6 +268,18 @@ class AttentionKernel {
                 }
             }
         }
+        set_maxima(top);
+    }
+
+    // A score in fp32 from the sum of code products, and the largest so far.
+    [[gnu::always_inline]] static void put_score(I sum, I pair, I k_pair, F k_scale, float* x, F* top) {
+        const F value = V::mul(V::to_float(V::dot16(sum, pair, k_pair)), k_scale);
+        *top = V::max(value, *top);
+        V::store(x, value);
+    }
+
+    // The tile's factors and maxima, from the largest x of each lane.
+    [[gnu::always_inline]] void set_maxima(const F (&top)[C]) {
         CLARY_UNROLL for (int c = 0; c < C; ++c) {
             const F factor = V::load(factor_ + c * V::kLanes);
             V::store(tile_factor_ + c * V::kLanes, factor);
@@ -364,48 +373,55 @@ class AttentionKernel {
     // -- online softmax over tile-local maxima --
     // Makes P of the tile and its weight c = 2^(m + base - R); true where a lane's reference R moved.
     bool softmax(int64_t tile, int keys) {
-        const F base = V::set1(p_.tile_base ? p_.tile_base[kv_row() / tile_ + tile] : 0.0f);
         const F masked = V::set1(-kInfinity), zero = V::set1(0.0f);
         bool moved = false;
-        if constexpr (kIntPv) set_weights(tile);
+        if constexpr (kIntPv) set_weights(tile, weights_);
         // P of 16 bits is taken against a whole power of two, so that its rounding does not depend on the tile.
         if constexpr (kPv == Format::kFp16 || kPv == Format::kBf16)
             for (float& top : tile_max_) top = std::ceil(top);
         CLARY_UNROLL for (int c = 0; c < C; ++c) {
             const int at = c * V::kLanes;
             const F top = V::load(tile_max_ + at);
-            const M seen = V::not_equal(top, masked);
-            const F lift = V::add(top, base), reference = V::load(reference_ + at);
-            const M first = V::both(seen, V::equal(reference, masked));
-            const M jump = V::both(seen, V::greater(V::sub(lift, reference), V::set1(numerics::kReferenceSlack)));
-            const F next = V::select(V::either(first, jump), lift, reference);
-            // First tile of a lane: O and l are still zero, so any finite factor will do.
-            const F rescale =
-                V::select(jump, V::select(first, zero, V::template exp2<6>(V::sub(reference, next))), V::set1(1.0f));
-            moved |= V::any(jump);
-            V::store(rescale_ + at, rescale);
-            V::store(reference_ + at, next);
-            const F weight = V::select(seen, V::template exp2<6>(V::sub(lift, next)), zero);
-            V::store(weight_ + at, weight);
-
+            moved |= set_weight(tile, at, top);
             F factor = V::load(tile_factor_ + at);
-            F top_or_zero = V::select(seen, top, zero);
+            F top_or_zero = V::select(V::not_equal(top, masked), top, zero);
             if (V::any(V::greater(V::abs(top_or_zero), V::set1(kLargeScore)))) {
                 subtract_maximum(keys, at, factor, top_or_zero);
                 factor = V::set1(1.0f);
                 top_or_zero = zero;
             }
             const F shift = V::sub(V::set1(kPLog2Top), top_or_zero);
-            F l = V::mul(V::load(sum_ + at), rescale);
-            F exact_sum = V::set1(0.0f);
+            F exact_sum = zero;
             const F sum = desc_.want_lse ? make_p<true>(keys, at, factor, shift, &exact_sum)
                                          : make_p<false>(keys, at, factor, shift, &exact_sum);
-            l = V::fma(sum, weight, l);
-            V::store(sum_ + at, l);
-            const F exact = V::mul(V::load(exact_sum_ + at), rescale);
-            V::store(exact_sum_ + at, V::fma(exact_sum, weight, exact));
+            add_to_sum(sum_ + at, at, sum);
+            add_to_sum(exact_sum_ + at, at, exact_sum);
         }
         return moved;
+    }
+
+    // Moves R of the lanes at `at` where the tile's maximum (base 2; -inf: no visible key) asks for it, and sets c; true where R
+    // moved.
+    bool set_weight(int64_t tile, int at, F top) {
+        const F base = V::set1(p_.tile_base ? p_.tile_base[kv_row() / tile_ + tile] : 0.0f);
+        const F masked = V::set1(-kInfinity), zero = V::set1(0.0f);
+        const M seen = V::not_equal(top, masked);
+        const F lift = V::add(top, base), reference = V::load(reference_ + at);
+        const M first = V::both(seen, V::equal(reference, masked));
+        const M jump = V::both(seen, V::greater(V::sub(lift, reference), V::set1(numerics::kReferenceSlack)));
+        const F next = V::select(V::either(first, jump), lift, reference);
+        // First tile of a lane: O and l are still zero, so any finite factor will do.
+        const F rescale =
+            V::select(jump, V::select(first, zero, V::template exp2<6>(V::sub(reference, next))), V::set1(1.0f));
+        V::store(rescale_ + at, rescale);
+        V::store(reference_ + at, next);
+        V::store(weight_ + at, V::select(seen, V::template exp2<6>(V::sub(lift, next)), zero));
+        return V::any(jump);
+    }
+    // *sum = *sum * rescale + of_tile * c, of the lanes at `at`.
+    void add_to_sum(float* sum, int at, F of_tile) const {
+        const F before = V::mul(V::load(sum), V::load(rescale_ + at));
+        V::store(sum, V::fma(of_tile, V::load(weight_ + at), before));
     }
 
     // Returns the row sum of P as rounded; *exact_sum, for the LSE: as it was before rounding.
@@ -449,10 +465,10 @@ class AttentionKernel {
     }
 
     // The tile's weights of V as operands of dot(), and in the order of the keys.
-    void set_weights(int64_t tile) {
+    void set_weights(int64_t tile, int32_t* to) {
         static constexpr Ones kOnes;
         const uint8_t* const weights = p_.v_weight ? p_.v_weight + kv_row() + tile * tile_ : kOnes.weight;
-        V::weight_operands(weights, tile_, weights_);
+        V::weight_operands(weights, tile_, to);
         if (desc_.want_lse)
             for (int position = 0; position < tile_; ++position)
                 key_weight_[numerics::v_token(position)] = static_cast<float>(weights[position]);
@@ -506,28 +522,39 @@ class AttentionKernel {
 
     // -- O += float(V^T P) c --
     void accumulate(int64_t tile, int keys) {
-        const int64_t tile_index = kv_row() / tile_ + tile;
-        const VScale v_scale = desc_.recipe.v_scale;
-        // One scale for the tile (token scales, fp16 V) joins the weight; per channel and tile it joins each row.
-        const bool tile_scale = v_scale == VScale::kToken || kPv == Format::kFp16;
-        const float* row_scale = v_scale == VScale::kChannelTile ? p_.v_scale + tile_index * p_.dim_v : nullptr;
-        F weight[C];
-        CLARY_UNROLL for (int c = 0; c < C; ++c) {
-            weight[c] = V::load(weight_ + c * V::kLanes);
-            if (tile_scale) weight[c] = V::mul(weight[c], V::set1(p_.v_scale[tile_index]));
-        }
-        load_values(tile_index, kv_row() + tile * tile_, keys);
+        const Weight weight = weight_of(tile);
+        load_values(kv_row() / tile_ + tile, kv_row() + tile * tile_, keys);
         for (int64_t d = 0; d < p_.dim_v; d += kChannels) {
             F value[kChannels / L][C];
             value_block(value, d, keys);
             CLARY_UNROLL for (int r = 0; r < kChannels / L; ++r) {
-                CLARY_UNROLL for (int c = 0; c < C; ++c) {
-                    float* const o = buffers_.o + (d / L + r) * kWidth + c * V::kLanes;
-                    const F w = row_scale ? V::mul(weight[c], spread(row_scale + d + r * L)) : weight[c];
-                    V::store(o, V::fma(value[r][c], w, V::load(o)));
-                }
+                CLARY_UNROLL for (int c = 0; c < C; ++c) add_value(weight, d + r * L, c, value[r][c]);
             }
         }
+    }
+
+    // c of a tile with its scales of V: one for the tile (token scales, fp16 V) joins c; those of channels join each row of O.
+    struct Weight {
+        F c[C];
+        const float* row_scale;  // [dim_v] or null
+    };
+    Weight weight_of(int64_t tile) const {
+        const int64_t tile_index = kv_row() / tile_ + tile;
+        const VScale v_scale = desc_.recipe.v_scale;
+        const bool tile_scale = v_scale == VScale::kToken || kPv == Format::kFp16;
+        Weight weight;
+        weight.row_scale = v_scale == VScale::kChannelTile ? p_.v_scale + tile_index * p_.dim_v : nullptr;
+        CLARY_UNROLL for (int c = 0; c < C; ++c) {
+            weight.c[c] = V::load(weight_ + c * V::kLanes);
+            if (tile_scale) weight.c[c] = V::mul(weight.c[c], V::set1(p_.v_scale[tile_index]));
+        }
+        return weight;
+    }
+    // O of channel d (L = 4: of four) += value c.
+    [[gnu::always_inline]] void add_value(const Weight& weight, int64_t d, int c, F value) {
+        float* const o = buffers_.o + d / L * kWidth + c * V::kLanes;
+        const F w = weight.row_scale ? V::mul(weight.c[c], spread(weight.row_scale + d)) : weight.c[c];
+        V::store(o, V::fma(value, w, V::load(o)));
     }
 
     // T of kChannels channels from d.

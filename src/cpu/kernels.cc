@@ -72,7 +72,7 @@ struct Row {
 
 constexpr KernelRow kRows[] = {
 #if defined(__x86_64__)
-    CLARY_CPU_ROWS(avx512), CLARY_CPU_ROWS(avxvnni), CLARY_CPU_ROWS(avx2),
+    CLARY_CPU_ROWS(amx), CLARY_CPU_ROWS(avx512), CLARY_CPU_ROWS(avxvnni), CLARY_CPU_ROWS(avx2),
 #elif defined(__aarch64__)
     CLARY_CPU_ROWS(neon),
 #endif

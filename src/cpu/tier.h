@@ -95,8 +95,8 @@ struct QueryNeeds {
 };
 
 struct Tier {
-    const char* name;  // "avx512", "avx2", "generic"
-    int block;         // query rows of a task
+    const char* name;  // "amx", "avx512", "avx2", "generic"
+    int (*block)(const AttentionDesc& desc);  // query rows of a task
 
     int64_t (*attend_scratch)(const AttentionDesc& desc);  // bytes per thread
     void (*attend)(const AttendProblem& problem, const AttendTask& task, void* scratch);
@@ -123,5 +123,6 @@ const Tier& avx2_tier();
 const Tier& neon_tier();
 const Tier& avxvnni_tier();
 const Tier& avx512_tier();
+const Tier& amx_tier();
 
 }  // namespace clary::cpu

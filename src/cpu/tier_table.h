@@ -30,6 +30,7 @@ struct TierFunctions {
         return f(static_cast<AttentionKernel<V, kInt8, kBf16, C, L>*>(nullptr));
     }
 
+    static int block(const AttentionDesc&) { return kBlock; }
     static int64_t attend_scratch(const AttentionDesc& desc) {
         int64_t bytes = 0;
         for (const int rows : {V::kLanes / 4, V::kLanes / 2, V::kLanes, kBlock})
@@ -64,7 +65,7 @@ struct TierFunctions {
     }
 
     static constexpr Tier kTier{
-        V::kName,     kBlock,       attend_scratch, attend,        partial_floats,         join,        pack_scratch,
+        V::kName,     block,        attend_scratch, attend,        partial_floats,         join,        pack_scratch,
         pack_kv_tile, pack_queries, query_needs,    channel_range, Packer<V>::add_columns, load_span<V>};
 };
 
