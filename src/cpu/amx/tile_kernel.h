@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The attention kernel with AMX's tile products. A task is four blocks of 32 queries, which read each tile of K and V while it
-// is near; a block and a tile are a unit. Vectors work on a unit while the tile registers finish the unit before it and begin
-// the next:
+// is near; a block and a tile are a unit. Vectors turn its sums into P while the tile registers make them and, behind that,
+// multiply the P of the unit before it with V:
 //
-//     tile registers   S(0)   |  V^T P(u-1)         S(u+1)      |  ...
-//     vectors                 |  scores, max of u   P(u)        |  ...
-//                                O += T(u-1) c
+//     tile registers   S(u)                 V^T P(u-1)
+//     vectors          x(u) and its max     P(u), O += T(u-1) c
 //
 // Scores in fixed point. Where a tile needs no mask, no LSE is wanted and its scores surely lie within +-128 octaves (base
 // 2), they are int16 in units of 2^-8, two keys (t and t + 8 of a run of 16) in each lane:
@@ -28,35 +27,38 @@
 
 namespace clary::cpu::amx {
 
-// What the blocks of a task use one after the other.
+// What the blocks of a task use one after the other. It fits the first cache beside a tile of K and V and a block of O.
 struct UnitMemory {
     UnitMemory(const AttentionDesc& desc, void* base) {
         Scratch scratch(base);
-        s = scratch.take<int32_t>(desc.recipe.tile * 32);      // [keys][lanes]; later x in fp32
-        x = scratch.take<int32_t>(desc.recipe.tile / 2 * 32);  // [pairs of keys][lanes] int16
-        p = scratch.take<int32_t>(desc.recipe.tile / 4 * 32);  // [words of four keys][lanes]
-        t = scratch.take<int32_t>(32 * 32);                    // [channels][lanes]
+        const int64_t tile = desc.recipe.tile;
+        x = scratch.take<int32_t>(tile / 2 * Tiles::kLanes);                      // [pairs of keys][lanes] int16
+        for (int32_t*& p : p_) p = scratch.take<int32_t>(tile / 4 * Tiles::kLanes);  // [words of four keys][lanes]
+        sums = scratch.take<int32_t>(Tiles::kSlots * Tiles::kBlock);             // of 16 keys, or of 16 channels
+        float_x = scratch.take<float>(tile * Tiles::kLanes);                      // [keys][lanes], where fixed point will not do
         bytes = scratch.bytes();
     }
-    int32_t *s, *x, *p, *t;
+    int32_t* p(int64_t unit) const { return p_[unit % 2]; }
+    int32_t* slot(int i) const { return sums + i % Tiles::kSlots * Tiles::kBlock; }
+
+    int32_t *x, *sums;
+    float* float_x;
     int64_t bytes;
+
+  private:
+    int32_t* p_[2];
 };
 
 // The keys of a tile for scores in fixed point; the same for all blocks.
 struct FixedKeys {
     int64_t tile = -1;
-    int fraction = 0;    // bits of x below an octave
-    float k_scale = 0;   // the largest
+    bool fits = false;     // scores of all blocks fit
+    int doublings = 0;     // of x, to units of 2^-8 octaves
+    float octave = 0;      // units of x
+    float k_scale = 0;     // the largest
     alignas(64) int32_t scale[kMaxTile / 2];  // of pairs: k_scale over the largest, times 32767
     alignas(64) int32_t bias[kMaxTile / 2];   // units of x
     alignas(64) int32_t weights[kMaxTile / 2];
-};
-
-// A block and a tile: the keys that are multiplied are those that any lane sees, up to a whole step of products. No keys: no unit.
-struct Unit {
-    int block = 0;
-    int64_t tile = 0;
-    int keys = 0;
 };
 
 // NaN where one is.
@@ -67,26 +69,37 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
     using V = Vec;
     using I = V::I;
     using F = V::F;
-    static constexpr int kProducts = 2 * Tiles::kRows;  // keys or channels of a block of products
-    static constexpr int kStep = Tiles::kRowBytes;      // codes of a step of products
-    static constexpr int kRun = numerics::kVRun;        // keys
-    static constexpr int kRuns = kProducts / kRun;
-    static constexpr int kLeastFraction = 6, kMostFraction = 10;  // bits of x below an octave
+    static constexpr int kStep = Tiles::kStepBytes;  // codes of a step of products
+    static constexpr int kRun = Tiles::kRows;        // keys or channels of a product
+    static_assert(kRun == numerics::kVRun);
+    static constexpr float kUnits = 256;       // of x in an octave, if all scores fit
+    static constexpr int kMostDoublings = 2;   // else half as many, or a quarter
+    static constexpr float kLargest = 32764;   // of x before its three roundings
 
   public:
-    static constexpr int kLanes = Base::kQueries;  // in two vectors
-    static constexpr int64_t kRowBytes = kLanes * sizeof(int32_t);
+    static constexpr int kLanes = Tiles::kLanes;
+    static_assert(kLanes == Base::kQueries);
+
+    // A unit whose P waits to be multiplied.
+    struct Values {
+        TileBlock* block = nullptr;
+        int64_t tile = 0;
+        int keys = 0;
+        const int32_t* p = nullptr;
+        Weight weight;
+    };
 
     TileBlock(const AttendProblem& problem, const AttendTask& task, void* scratch, const UnitMemory& unit)
-        : Base(problem, task, scratch), unit_(unit), q_(static_cast<int32_t*>(scratch) + Base::scratch_bytes(problem.desc) / 4) {
-        buffers_.x = reinterpret_cast<float*>(unit.s);
-        buffers_.p = unit.p;
+        : Base(problem, task, scratch),
+          unit_(unit),
+          q_(reinterpret_cast<int32_t*>(static_cast<char*>(scratch) + Base::scratch_bytes(problem.desc))) {
+        buffers_.x = unit.float_x;
     }
     static int64_t scratch_bytes(const AttentionDesc& desc) {
-        return Base::scratch_bytes(desc) + round_up(desc.head_dim, kStep) / V::kDot * kRowBytes;
+        return Base::scratch_bytes(desc) + round_up(desc.head_dim, kStep) / V::kDot * Tiles::kLaneBytes;
     }
+    static int64_t partial_floats(const AttentionDesc& desc) { return Base::partial_floats(desc); }
     using Base::join;
-    using Base::partial_floats;
 
     void begin() {
         load_queries();
@@ -99,45 +112,57 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
         else
             finish();
     }
-
     float largest_unit() const { return largest_unit_; }
 
+    // The tile's keys that are multiplied: those that any lane sees, up to a whole step of products.
     int keys_of(int64_t tile) const {
         const int64_t first_key = tile * tile_;
         if (first_key >= keep_max_ && (first_key + tile_ <= begin_min_ || first_key >= end_max_)) return 0;
         return static_cast<int>(round_up(keys_to_compute(first_key), kStep));
     }
 
-    // P of the unit, while `before` multiplies its values and `next` its keys.
-    void step(const Unit& unit, float largest_unit, FixedKeys* fixed, TileBlock* before, const Unit& unit_before, TileBlock* next,
-              const Unit& unit_next) {
-        const bool masked = needs_mask(unit.tile * tile_, unit.keys);
+    // P of a tile, into `p`, while the tile registers multiply the values of the unit before it.
+    Values step(int64_t tile, int keys, int32_t* p, float largest_unit, FixedKeys* fixed, const Values& before) {
+        buffers_.p = p;
+        const int runs = keys / kRun;
+        const bool masked = needs_mask(tile * tile_, keys);
         bool moved = false;
-        if (!masked && set_fixed_point(unit, largest_unit, fixed)) {
-            const int chunks = unit.keys / kProducts;
+        if (!masked && set_fixed_point(tile, largest_unit, fixed)) {
             I top[2] = {_mm512_set1_epi16(INT16_MIN), _mm512_set1_epi16(INT16_MIN)}, sum[2] = {};
-            before->multiply_values(unit_before, chunks, [&](int i) { fixed_scores(i, *fixed, top); });
-            moved = set_fixed_maxima(unit.tile, fixed->fraction, top);
-            next->multiply_keys(unit_next, chunks, [&](int i) { fixed_weights(i, *fixed, top, sum); });
+            multiply_keys(tile, runs, [&](int run) { return unit_.slot(run); }, [&](int run) { fixed_scores(run, *fixed, top); });
+            moved = set_fixed_maxima(tile, fixed->octave, top);
+            multiply_values(before, runs, [&](int run) { fixed_weights(run, *fixed, top, sum); });
             add_fixed_sums(sum);
         } else {
-            before->multiply_values(unit_before, 0, [](int) {});
-            float_scores(unit);
-            if (masked) mask(unit.tile * tile_, unit.keys);
-            moved = softmax(unit.tile, unit.keys);
-            next->multiply_keys(unit_next, 0, [](int) {});
+            multiply_keys(
+                tile, runs, [&](int run) { return reinterpret_cast<int32_t*>(buffers_.x) + run * Tiles::kBlock; },
+                [](int) {});
+            multiply_values(before, 0, [](int) {});
+            float_scores(tile, keys);
+            if (masked) mask(tile * tile_, keys);
+            moved = softmax(tile, keys);
         }
         if (moved) rescale_output();
+        return {this, tile, keys, p, weight_of(tile)};
+    }
+
+    // O += V^T P c of a unit of any block; work(run) of `runs` is done beside the products.
+    template <typename Work>
+    [[gnu::always_inline]] static void multiply_values(const Values& unit, int runs, const Work& work) {
+        int done = 0;
+        if (unit.block)
+            unit.block->multiply_values(unit, [&](int i, int rounds) {
+                for (; done < runs * (i + 1) / rounds; ++done) work(done);
+            });
+        for (; done < runs; ++done) work(done);
     }
 
   private:
-    friend class TileTask;
-
     // Q's codes with zeros up to a whole step, so that what lies behind a row of K counts nothing; each lane's shift.
     void load_operands() {
-        const int64_t words = p_.dim / V::kDot;
-        std::memcpy(q_, buffers_.q, static_cast<size_t>(words * kRowBytes));
-        std::memset(q_ + words * kLanes, 0, static_cast<size_t>((round_up(p_.dim, kStep) / V::kDot - words) * kRowBytes));
+        const int64_t words = p_.dim / V::kDot, padded = round_up(p_.dim, kStep) / V::kDot;
+        std::memcpy(q_, buffers_.q, static_cast<size_t>(words * Tiles::kLaneBytes));
+        std::memset(q_ + words * kLanes, 0, static_cast<size_t>((padded - words) * Tiles::kLaneBytes));
         alignas(64) int32_t magnitude[kLanes], control[kLanes];
         CLARY_UNROLL for (int c = 0; c < 2; ++c) {
             I sum = V::zero();
@@ -157,74 +182,58 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
         bias_unit_ = p_.q_repeat ? p_.q_base[t_.b * desc_.kv_heads + t_.kv_head] * p_.a : 0.0f;
     }
 
-    // -- products; work(i) of `chunks` is done beside them --
-    template <typename Work>
-    [[gnu::always_inline]] void multiply_keys(const Unit& unit, int chunks, const Work& work) {
-        const auto* const rows = static_cast<const int8_t*>(p_.k_codes) + (kv_row() + unit.tile * tile_) * p_.dim;
-        const int blocks = unit.keys / kProducts;
-        for (int block = 0, done = 0; block < std::max(blocks, 1); ++block) {
-            if (block < blocks) {
-                Tiles::clear();
-                for (int64_t step = 0; step < p_.dim; step += kStep) {
-                    Tiles::load<true>(rows + block * kProducts * p_.dim + step, p_.dim, q_ + step / V::kDot * kLanes,
-                                      kRowBytes);
-                    Tiles::multiply_s8_s8<true>();
-                }
-            }
-            for (; done < chunks * (block + 1) / std::max(blocks, 1); ++done) work(done);
-            if (block < blocks) Tiles::store<true>(buffers_.x + block * kProducts * kLanes);
-        }
+    // -- products --
+    // Sums of each run of keys to to(run), and then use(run).
+    template <typename To, typename Use>
+    [[gnu::always_inline]] void multiply_keys(int64_t tile, int runs, const To& to, const Use& use) {
+        const int64_t dim = p_.dim;
+        const auto* const rows = static_cast<const int8_t*>(p_.k_codes) + (kv_row() + tile * tile_) * dim;
+        const int32_t* const q = q_;
+        const int steps = static_cast<int>((dim + kStep - 1) / kStep);
+        Tiles::hold(q);
+        Tiles::pipeline(
+            runs, [&](int run) { Tiles::multiply_s8_s8(run, rows + run * kRun * dim, dim, q, steps); }, to, use,
+            [](int, int) {});
     }
 
-    template <typename Work>
-    [[gnu::always_inline]] void multiply_values(const Unit& unit, int chunks, const Work& work) {
-        if (unit.keys == 0) {
-            for (int i = 0; i < chunks; ++i) work(i);
-            return;
-        }
-        const Weight weight = weight_of(unit.tile);
-        const auto* const rows =
-            static_cast<const int8_t*>(p_.v_codes) + (kv_row() / tile_ + unit.tile) * p_.dim_v * tile_;
-        const int blocks = static_cast<int>((p_.dim_v + kProducts - 1) / kProducts);
-        for (int block = 0, done = 0; block < blocks; ++block) {
-            const int64_t d = block * kProducts;
-            Tiles::clear();
-            const bool both = d + kProducts <= p_.dim_v;
-            for (int64_t step = 0; step < unit.keys; step += kStep)
-                multiply_step(both, rows + d * tile_ + step, buffers_.p + step / V::kDot * kLanes);
-            if (block > 0) add_block(weight, d - kProducts, Tiles::kRows * 2);
-            for (; done < chunks * (block + 1) / blocks; ++done) work(done);
-            if (both)
-                Tiles::store<true>(unit_.t);
-            else
-                Tiles::store<false>(unit_.t);
-        }
-        const int64_t last = (blocks - 1) * kProducts;
-        add_block(weight, last, static_cast<int>(p_.dim_v - last));
+    template <typename Beside>
+    [[gnu::always_inline]] void multiply_values(const Values& unit, const Beside& beside) {
+        const int64_t tile = tile_;
+        const auto* const rows = static_cast<const int8_t*>(p_.v_codes) + (kv_row() / tile + unit.tile) * p_.dim_v * tile;
+        const int32_t* const p = unit.p;
+        const int steps = unit.keys / kStep;
+        const Weight weight = unit.weight;
+        Tiles::hold(p);
+        Tiles::pipeline(
+            static_cast<int>(p_.dim_v / kRun), [&](int i) { Tiles::multiply_s8_u8(i, rows + i * kRun * tile, tile, p, steps); },
+            [&](int i) { return unit_.slot(i); }, [&](int i) { add_values(weight, i); }, beside);
     }
-    [[gnu::always_inline]] void multiply_step(bool both, const int8_t* v, const int32_t* p) {
-        if (both) {
-            Tiles::load<true>(v, tile_, p, kRowBytes);
-            Tiles::multiply_s8_u8<true>();
-        } else {
-            Tiles::load<false>(v, tile_, p, kRowBytes);
-            Tiles::multiply_s8_u8<false>();
-        }
+    [[gnu::always_inline]] void add_values(const Weight& weight, int i) {
+        if (weight.row_scale)
+            add_values<true>(weight, i);
+        else
+            add_values<false>(weight, i);
     }
-    [[gnu::always_inline]] void add_block(const Weight& weight, int64_t d, int channels) {
-        const Weight own = weight;
-        const int32_t* const from = unit_.t;
-        for (int r = 0; r < channels; ++r) {
-            CLARY_UNROLL for (int c = 0; c < 2; ++c)
-                add_value(own, d + r, c, V::to_float(V::load(from + r * kLanes + c * V::kLanes)));
+    template <bool kRowScale>
+    [[gnu::always_inline]] void add_values(const Weight& weight, int i) {
+        const int32_t* const from = unit_.slot(i);
+        float* const to = buffers_.o + i * kRun * kLanes;
+        const float* const row_scale = kRowScale ? weight.row_scale + i * kRun : nullptr;
+        const F w[2] = {weight.c[0], weight.c[1]};
+        CLARY_UNROLL for (int r = 0; r < kRun; ++r) {
+            CLARY_UNROLL for (int c = 0; c < 2; ++c) {
+                const int at = r * kLanes + c * V::kLanes;
+                const F scaled = kRowScale ? V::mul(w[c], V::set1(row_scale[r])) : w[c];
+                V::store(to + at, V::fma(V::to_float(V::load(from + at)), scaled, V::load(to + at)));
+            }
         }
     }
 
     // -- scores in fp32 --
-    void float_scores(const Unit& unit) {
-        const int64_t row = kv_row() + unit.tile * tile_;
+    void float_scores(int64_t tile, int keys) {
+        const int64_t row = kv_row() + tile * tile_;
         F top[2] = {V::set1(-INFINITY), V::set1(-INFINITY)};
-        for (int key = 0; key < unit.keys; ++key) {
+        for (int key = 0; key < keys; ++key) {
             const I k_pair = spread(p_.k_pair + 2 * (row + key));
             const F k_scale = spread(p_.k_scale + row + key);
             CLARY_UNROLL for (int c = 0; c < 2; ++c) {
@@ -238,11 +247,11 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
 
     // -- scores in fixed point --
     // The factors of the tile's keys and lanes; false where scores might not fit.
-    bool set_fixed_point(const Unit& unit, float largest_unit, FixedKeys* fixed) {
+    bool set_fixed_point(int64_t tile, float largest_unit, FixedKeys* fixed) {
         if (desc_.want_lse) return false;
-        if (fixed->tile != unit.tile) set_fixed_keys(unit.tile, largest_unit, fixed);
-        if (fixed->fraction < kLeastFraction) return false;
-        const F scale = V::set1(std::ldexp(fixed->k_scale, fixed->fraction + 15));
+        if (fixed->tile != tile) set_fixed_keys(tile, largest_unit, fixed);
+        if (!fixed->fits) return false;
+        const F scale = V::set1(fixed->k_scale * fixed->octave * 0x1p15f);
         CLARY_UNROLL for (int c = 0; c < 2; ++c) {
             const I x = V::round(V::mul(V::load(unit_of_lane_ + c * V::kLanes), scale));
             lane_scale_[c] = _mm512_or_si512(x, _mm512_slli_epi32(x, 16));
@@ -263,15 +272,18 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
         }
         fixed->tile = tile;
         fixed->k_scale = _mm512_reduce_max_ps(largest);
-        // Half a unit of each rounding is kept free.
         const float octaves = largest_unit * fixed->k_scale * 0x1p15f + _mm512_reduce_max_ps(loudest);
-        fixed->fraction = octaves <= 512 ? std::min(14 - std::ilogb(std::max(octaves * 1.001f, 1.0f)), kMostFraction) : 0;
-        if (fixed->fraction < kLeastFraction) return;
+        fixed->doublings = 0;
+        fixed->octave = kUnits;
+        while (fixed->doublings < kMostDoublings && octaves * fixed->octave > kLargest)
+            fixed->octave /= 2, ++fixed->doublings;
+        fixed->fits = octaves * fixed->octave <= kLargest;  // false where NaN
+        if (!fixed->fits) return;
         for (int key = 0; key < tile_; key += V::kLanes) {
             const F scale = V::mul(V::loadu(p_.k_scale + row + key), V::set1(32767.0f / fixed->k_scale));
             store_pairs(V::round(scale), fixed->scale + key / 2);
             if (bias_unit_ != 0)
-                store_pairs(V::round(V::mul(bias(key), V::set1(std::ldexp(1.0f, fixed->fraction)))), fixed->bias + key / 2);
+                store_pairs(V::round(V::mul(bias(key), V::set1(fixed->octave))), fixed->bias + key / 2);
         }
         set_weights(tile, fixed->weights);
     }
@@ -282,80 +294,104 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
                            _mm256_blend_epi16(low, _mm256_slli_epi32(high, 16), 0xaa));
     }
 
-    [[gnu::always_inline]] void fixed_scores(int chunk, const FixedKeys& fixed, I (&top)[2]) {
+    [[gnu::always_inline]] void fixed_scores(int run, const FixedKeys& fixed, I (&top)[2]) const {
         if (bias_unit_ != 0)
-            fixed_scores<true>(chunk, fixed, top);
+            fixed_scores<true>(run, fixed, top);
         else
-            fixed_scores<false>(chunk, fixed, top);
+            fixed_scores<false>(run, fixed, top);
     }
     template <bool kBias>
-    [[gnu::always_inline]] void fixed_scores(int chunk, const FixedKeys& fixed, I (&largest)[2]) {
-        // Copies, which stay in registers: a store of a vector may change any member.
+    [[gnu::always_inline]] void fixed_scores(int run, const FixedKeys& fixed, I (&largest)[2]) const {
+        const int32_t* const sums = unit_.slot(run);
+        const int32_t *const scale = fixed.scale + run * (kRun / 2), *const bias = fixed.bias + run * (kRun / 2);
+        int32_t* const to = unit_.x + run * (kRun / 2) * kLanes;
         const I take16[2] = {take16_[0], take16_[1]}, lane_scale[2] = {lane_scale_[0], lane_scale_[1]};
-        const auto* const scores = reinterpret_cast<const int32_t*>(buffers_.x);
-        int32_t* const to = unit_.x;
         I top[2] = {largest[0], largest[1]};
-        constexpr __mmask64 kLow = 0x3333333333333333, kHigh = ~kLow;
-        for (int run = chunk * kRuns; run < (chunk + 1) * kRuns; ++run)
-            CLARY_UNROLL for (int t = 0; t < kRun / 2; ++t) {
-                const int pair = run * (kRun / 2) + t;
-                const I k_scale = V::set1(fixed.scale[pair]), k_bias = kBias ? V::set1(fixed.bias[pair]) : V::zero();
-                CLARY_UNROLL for (int c = 0; c < 2; ++c) {
-                    const int32_t* const s = scores + (run * kRun + t) * kLanes + c * V::kLanes;
-                    I x = _mm512_maskz_multishift_epi64_epi8(kLow, take16[c], V::load(s));
-                    x = _mm512_mask_multishift_epi64_epi8(x, kHigh, take16[c], V::load(s + kRun / 2 * kLanes));
-                    x = _mm512_mulhrs_epi16(_mm512_mulhrs_epi16(x, k_scale), lane_scale[c]);
-                    if constexpr (kBias) x = _mm512_add_epi16(x, k_bias);
-                    top[c] = _mm512_max_epi16(top[c], x);
-                    V::store(to + pair * kLanes + c * V::kLanes, x);
-                }
+        const __mmask64 low = held(0x3333333333333333), high = held(0xcccccccccccccccc);
+        CLARY_UNROLL for (int t = 0; t < kRun / 2; ++t) {
+            const I k_scale = V::set1(scale[t]);
+            CLARY_UNROLL for (int c = 0; c < 2; ++c) {
+                const int at = t * kLanes + c * V::kLanes;
+                I x = _mm512_maskz_multishift_epi64_epi8(low, take16[c], V::load(sums + at));
+                x = _mm512_mask_multishift_epi64_epi8(x, high, take16[c], V::load(sums + at + kRun / 2 * kLanes));
+                x = _mm512_mulhrs_epi16(_mm512_mulhrs_epi16(x, k_scale), lane_scale[c]);
+                if constexpr (kBias) x = _mm512_add_epi16(x, V::set1(bias[t]));
+                top[c] = _mm512_max_epi16(top[c], x);
+                V::store(to + at, x);
             }
+        }
         largest[0] = top[0], largest[1] = top[1];
     }
+    // A constant that the compiler keeps in its register instead of making it again and again.
+    static I held(I x) {
+        asm("" : "+v"(x));
+        return x;
+    }
+    static __mmask64 held(__mmask64 x) {
+        asm("" : "+Yk"(x));
+        return x;
+    }
 
-    bool set_fixed_maxima(int64_t tile, int fraction, I (&top)[2]) {
+    bool set_fixed_maxima(int64_t tile, float octave, I (&top)[2]) {
         bool moved = false;
         CLARY_UNROLL for (int c = 0; c < 2; ++c) {
             top[c] = _mm512_max_epi16(top[c], _mm512_rol_epi32(top[c], 16));
-            const F octaves = V::mul(V::to_float(_mm512_srai_epi32(top[c], 16)), V::set1(std::ldexp(1.0f, -fraction)));
+            const F octaves = V::mul(V::to_float(_mm512_srai_epi32(top[c], 16)), V::set1(1 / octave));
             moved |= set_weight(tile, c * V::kLanes, octaves);
         }
         return moved;
     }
 
-    // 65280 2^-d, d with so many bits below an octave.
-    static I power(I d, I fraction, I rest) {
-        const I f = _mm512_sllv_epi16(d, rest);
-        I p = _mm512_sub_epi16(_mm512_set1_epi16(static_cast<int16_t>(43477)), _mm512_mulhi_epu16(f, _mm512_set1_epi16(11006)));
-        p = _mm512_sub_epi16(_mm512_set1_epi16(static_cast<int16_t>(65168)), _mm512_mulhi_epu16(f, p));
-        return _mm512_srlv_epi16(p, _mm512_srlv_epi16(d, fraction));
+    [[gnu::always_inline]] void fixed_weights(int run, const FixedKeys& fixed, const I (&top)[2], I (&sum)[2]) const {
+        const auto with = [&]<int kDoublings>(std::integral_constant<int, kDoublings>) {
+            if (p_.v_weight)
+                fixed_weights<kDoublings, true>(run, fixed, top, sum);
+            else
+                fixed_weights<kDoublings, false>(run, fixed, top, sum);
+        };
+        if (fixed.doublings == 0)
+            with(std::integral_constant<int, 0>());
+        else if (fixed.doublings == 1)
+            with(std::integral_constant<int, 1>());
+        else
+            with(std::integral_constant<int, 2>());
     }
-
-    [[gnu::always_inline]] void fixed_weights(int chunk, const FixedKeys& fixed, const I (&largest)[2], I (&sums)[2]) {
+    template <int kDoublings, bool kWeighted>
+    [[gnu::always_inline]] void fixed_weights(int run, const FixedKeys& fixed, const I (&largest)[2], I (&sums)[2]) const {
+        constexpr int kWords = kRun / V::kDot;
+        const int32_t* const from = unit_.x + run * (kRun / 2) * kLanes;
+        const int32_t *const weights = fixed.weights + run * kWords, *const rest = weights + tile_ / V::kDot;
+        int32_t* const to = buffers_.p + run * kWords * kLanes;
         const I top[2] = {largest[0], largest[1]};
         I sum[2] = {sums[0], sums[1]};
-        const I half = _mm512_set1_epi16(128), high = _mm512_set1_epi16(static_cast<int16_t>(0xff00));
-        const I fraction = _mm512_set1_epi16(static_cast<int16_t>(fixed.fraction));
-        const I rest = _mm512_set1_epi16(static_cast<int16_t>(16 - fixed.fraction));
-        const bool weighted = p_.v_weight != nullptr;
-        const int32_t* const from = unit_.x;
-        const int32_t* const weights = fixed.weights;
-        int32_t* const to = buffers_.p;
-        const int parts = tile_ / V::kDot;  // words between the two parts of weights
-        for (int run = chunk * kRuns; run < (chunk + 1) * kRuns; ++run)
-            CLARY_UNROLL for (int w = 0; w < kRun / V::kDot; ++w) {
-                const int word = run * (kRun / V::kDot) + w;
-                CLARY_UNROLL for (int c = 0; c < 2; ++c) {
-                    // A word of P holds keys t, t + 1, t + 8, t + 9 (numerics/permutation.h).
-                    const int32_t* const x = from + 2 * word * kLanes + c * V::kLanes;
-                    const I even = _mm512_add_epi16(power(_mm512_sub_epi16(top[c], V::load(x)), fraction, rest), half);
-                    const I odd = _mm512_add_epi16(power(_mm512_sub_epi16(top[c], V::load(x + kLanes)), fraction, rest), half);
-                    const I p = _mm512_ternarylogic_epi32(_mm512_srli_epi16(even, 8), odd, high, 0xf8);
-                    V::store(to + word * kLanes + c * V::kLanes, p);
-                    sum[c] = V::dot(sum[c], p, V::set1(weights[parts + word]));
-                    if (weighted) sum[c] = V::dot(sum[c], p, V::set1(weights[word]));
+        const auto word = [](int bits) { return held(_mm512_set1_epi16(static_cast<int16_t>(bits))); };
+        const I c0 = word(65168), c1 = word(43477), c2 = word(11006), half = word(128), high = word(0xff00);
+        const I low_to_high = held(_mm512_set4_epi32(0x0e800c80, 0x0a800880, 0x06800480, 0x02800080));
+        const I high_to_low = held(_mm512_set4_epi32(static_cast<int>(0x800f800d), static_cast<int>(0x800b8009),
+                                                     static_cast<int>(0x80078005), static_cast<int>(0x80038001)));
+        // 65280 2^-d, d in units of 2^-8 octaves. Bytes are moved by port 5, which has less to do than that of shifts.
+        const auto power = [&](I d) {
+            const I fraction = _mm512_shuffle_epi8(d, low_to_high);
+            I p = _mm512_sub_epi16(c1, _mm512_mulhi_epu16(fraction, c2));
+            p = _mm512_sub_epi16(c0, _mm512_mulhi_epu16(fraction, p));
+            return _mm512_srlv_epi16(p, _mm512_shuffle_epi8(d, high_to_low));
+        };
+        CLARY_UNROLL for (int w = 0; w < kWords; ++w) {
+            CLARY_UNROLL for (int c = 0; c < 2; ++c) {
+                // A word of P holds keys t, t + 1, t + 8, t + 9 (numerics/permutation.h).
+                const int at = 2 * w * kLanes + c * V::kLanes;
+                I d[2] = {_mm512_sub_epi16(top[c], V::load(from + at)), _mm512_sub_epi16(top[c], V::load(from + at + kLanes))};
+                CLARY_UNROLL for (int i = 0; i < kDoublings; ++i) {
+                    d[0] = _mm512_adds_epu16(d[0], d[0]);
+                    d[1] = _mm512_adds_epu16(d[1], d[1]);
                 }
+                const I even = _mm512_add_epi16(power(d[0]), half), odd = _mm512_add_epi16(power(d[1]), half);
+                const I p = _mm512_ternarylogic_epi32(_mm512_srli_epi16(even, 8), odd, high, 0xf8);
+                V::store(to + w * kLanes + c * V::kLanes, p);
+                sum[c] = V::dot(sum[c], p, V::set1(rest[w]));
+                if constexpr (kWeighted) sum[c] = V::dot(sum[c], p, V::set1(weights[w]));
             }
+        }
         sums[0] = sum[0], sums[1] = sum[1];
     }
 
@@ -390,14 +426,14 @@ class TileTask {
     }
 
     TileTask(const AttendProblem& problem, const AttendTask& task, void* scratch)
-        : task_(task), memory_(problem.desc, scratch) {
+        : task_(task), partial_floats_(TileBlock::partial_floats(problem.desc)), memory_(problem.desc, scratch) {
         char* at = static_cast<char*>(scratch) + memory_.bytes;
-        for (int row = 0; row < task.rows; row += TileBlock::kLanes) {
+        for (int row = 0; row < task.rows; row += TileBlock::kLanes, ++count_) {
             AttendTask& own = tasks_[count_] = task;
             own.first_row += row;
             own.rows = std::min(task.rows - row, TileBlock::kLanes);
-            if (task.partial) own.partial += count_ * TileBlock::partial_floats(problem.desc);
-            blocks_[count_++].emplace(problem, own, at, memory_);
+            if (task.partial) own.partial += count_ * partial_floats_;
+            blocks_[count_].emplace(problem, own, at, memory_);
             at += TileBlock::scratch_bytes(problem.desc);
         }
     }
@@ -408,36 +444,25 @@ class TileTask {
             blocks_[i]->begin();
             largest_unit = larger(largest_unit, blocks_[i]->largest_unit());
         }
-        FixedKeys fixed;
         const Tiles tiles;
-        Unit before, now = after({.block = -1, .tile = task_.first_tile});
-        blocks_[now.block]->multiply_keys(now, 0, [](int) {});
-        while (now.keys > 0) {
-            const Unit next = after(now);
-            blocks_[now.block]->step(now, largest_unit, &fixed, &*blocks_[before.block], before, &*blocks_[next.block], next);
-            before = now;
-            now = next;
-        }
-        blocks_[before.block]->multiply_values(before, 0, [](int) {});
+        FixedKeys fixed;
+        TileBlock::Values before;
+        int64_t unit = 0;
+        for (int64_t tile = task_.first_tile; tile < task_.end_tile; ++tile)
+            for (int i = 0; i < count_; ++i)
+                if (const int keys = blocks_[i]->keys_of(tile))
+                    before = blocks_[i]->step(tile, keys, memory_.p(unit++), largest_unit, &fixed, before);
+        TileBlock::multiply_values(before, 0, [](int) {});
         for (int i = 0; i < count_; ++i) blocks_[i]->end();
     }
 
     void join(const float* partials, int64_t stride, int64_t pieces) {
-        for (int i = 0; i < count_; ++i)
-            blocks_[i]->join(partials + i * blocks_[i]->partial_floats(blocks_[i]->desc_), stride, pieces);
+        for (int i = 0; i < count_; ++i) blocks_[i]->join(partials + i * partial_floats_, stride, pieces);
     }
 
   private:
-    Unit after(Unit unit) const {
-        do {
-            if (++unit.block == count_) ++unit.tile, unit.block = 0;
-            if (unit.tile >= task_.end_tile) return {};
-            unit.keys = blocks_[unit.block]->keys_of(unit.tile);
-        } while (unit.keys == 0);
-        return unit;
-    }
-
     const AttendTask& task_;
+    const int64_t partial_floats_;
     UnitMemory memory_;
     AttendTask tasks_[kBlocks];
     std::optional<TileBlock> blocks_[kBlocks];

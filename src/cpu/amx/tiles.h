@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// AMX's tile registers, all of 16 rows of 64 bytes. A product adds A (16 rows x 64 bytes) times B (16 steps of 4 bytes x 16
-// lanes) to C (16 rows x 16 lanes), in 16 cycles whatever the operands; four of them, of two A and two B, use every load
-// twice and all eight registers:
+// AMX's tile registers, all of 16 rows of 64 bytes. A product adds A (16 rows x 64 bytes: 64 codes of a key, or of a channel)
+// times B (16 steps of 4 bytes x 16 lanes) to C (16 rows x 16 lanes of 4 bytes), in 16 cycles, and is done 52 cycles after it
+// began. Rows meet 32 lanes here, so C and B are pairs:
 //
-//                        B0 (lanes 0..15)   B1 (lanes 16..31)
-//     A0 (rows 0..15)    C 0                C 1
-//     A1 (rows 16..31)   C 2                C 3
+//     tmm0, 1 and tmm2, 3   C, two of them: one is multiplied while the other is stored
+//     tmm4                  A
+//     tmm5, 6               B of the first step, held while rows go by
+//     tmm7                  B of other steps, half by half
 //
 // In assembly, because GCC 12's intrinsics do not say that they read and write memory.
 #pragma once
@@ -15,7 +16,9 @@
 namespace clary::cpu::amx {
 
 struct Tiles {
-    static constexpr int kRows = 16, kRowBytes = 64, kLanes = 16;
+    static constexpr int kRows = 16, kStepBytes = 64, kLanes = 32;
+    static constexpr int64_t kLaneBytes = kLanes * 4;  // of a row of B or C in memory
+    static constexpr int kBlock = kRows * kLanes;      // words of a step of B, or of C
 
     // From here to the end of its life this thread's tile registers are configured.
     Tiles() {
@@ -24,56 +27,69 @@ struct Tiles {
             uint16_t row_bytes[16] = {};
             uint8_t rows[16] = {};
         } config;
-        for (int i = 0; i < 8; ++i) config.row_bytes[i] = kRowBytes, config.rows[i] = kRows;
+        for (int i = 0; i < 8; ++i) config.row_bytes[i] = kStepBytes, config.rows[i] = kRows;
         asm volatile("ldtilecfg %0" ::"m"(config));
-        alignas(64) static const char zeros[1024] = {};
-        const int64_t stride = 64;
-        asm volatile("tileloadd (%0,%1,1), %%tmm0\ntileloadd (%0,%1,1), %%tmm1\ntileloadd (%0,%1,1), %%tmm2\ntileloadd (%0,%1,1), %%tmm3\ntileloadd (%0,%1,1), %%tmm4\ntileloadd (%0,%1,1), %%tmm5\ntileloadd (%0,%1,1), %%tmm6\ntileloadd (%0,%1,1), %%tmm7" ::"r"(zeros), "r"(stride) : "memory");
     }
     ~Tiles() { asm volatile("tilerelease"); }
     Tiles(const Tiles&) = delete;
     Tiles& operator=(const Tiles&) = delete;
 
-    static void clear() {
-        asm volatile("tilezero %%tmm0\n tilezero %%tmm1\n tilezero %%tmm2\n tilezero %%tmm3" :::);
-    }
-    // Strides in bytes. kBoth: rows 16..31 too.
-    template <bool kBoth>
-    [[gnu::always_inline]] static void load(const void* a, int64_t a_stride, const void* b, int64_t b_stride) {
-        asm volatile("tileloadd (%0,%1,1), %%tmm6\n tileloadd (%2,%1,1), %%tmm7" ::"r"(b), "r"(b_stride),
-                     "r"(static_cast<const char*>(b) + kRowBytes)
+    // B of the first step, [16][kLanes] words.
+    [[gnu::always_inline]] static void hold(const int32_t* b) {
+        asm volatile("tileloadd (%0,%2,1), %%tmm5\n tileloadd (%1,%2,1), %%tmm6" ::"r"(b), "r"(b + kLanes / 2), "r"(kLaneBytes)
                      : "memory");
-        asm volatile("tileloadd (%0,%1,1), %%tmm4" ::"r"(a), "r"(a_stride) : "memory");
-        if constexpr (kBoth)
-            asm volatile("tileloadd (%0,%1,1), %%tmm5" ::"r"(static_cast<const char*>(a) + kRows * a_stride), "r"(a_stride)
+    }
+
+    // C = A B over `steps`; rows of A lie `stride` bytes apart. b: as given to hold(), and the steps behind it.
+#define CLARY_TILE_PRODUCTS(name, product, c0, c1)                                                                    \
+    [[gnu::always_inline]] static void name(const int8_t* a, int64_t stride, const int32_t* b, int steps) {           \
+        asm volatile("tilezero %%" c0 "\n tilezero %%" c1 "\n tileloadd (%0,%1,1), %%tmm4\n" product                  \
+                     " %%tmm5, %%tmm4, %%" c0 "\n" product " %%tmm6, %%tmm4, %%" c1 ::"r"(a),                         \
+                     "r"(stride)                                                                                      \
+                     : "memory");                                                                                     \
+        for (int step = 1; step < steps; ++step)                                                                      \
+            asm volatile("tileloadd (%0,%1,1), %%tmm4\n tileloadd (%2,%4,1), %%tmm7\n" product                        \
+                         " %%tmm7, %%tmm4, %%" c0 "\n tileloadd (%3,%4,1), %%tmm7\n" product                          \
+                         " %%tmm7, %%tmm4, %%" c1 ::"r"(a + step * kStepBytes),                                       \
+                         "r"(stride), "r"(b + step * kBlock), "r"(b + step * kBlock + kLanes / 2), "r"(kLaneBytes)    \
+                         : "memory");                                                                                 \
+    }
+    CLARY_TILE_PRODUCTS(multiply_s8_s8_0, "tdpbssd", "tmm0", "tmm1")
+    CLARY_TILE_PRODUCTS(multiply_s8_s8_1, "tdpbssd", "tmm2", "tmm3")
+    CLARY_TILE_PRODUCTS(multiply_s8_u8_0, "tdpbsud", "tmm0", "tmm1")
+    CLARY_TILE_PRODUCTS(multiply_s8_u8_1, "tdpbsud", "tmm2", "tmm3")
+#undef CLARY_TILE_PRODUCTS
+
+    // Products number i in turn to the two C; store() of a number writes [16][kLanes] words.
+    [[gnu::always_inline]] static void multiply_s8_s8(int i, const int8_t* a, int64_t stride, const int32_t* b, int steps) {
+        i % 2 ? multiply_s8_s8_1(a, stride, b, steps) : multiply_s8_s8_0(a, stride, b, steps);
+    }
+    [[gnu::always_inline]] static void multiply_s8_u8(int i, const int8_t* a, int64_t stride, const int32_t* b, int steps) {
+        i % 2 ? multiply_s8_u8_1(a, stride, b, steps) : multiply_s8_u8_0(a, stride, b, steps);
+    }
+    [[gnu::always_inline]] static void store(int i, int32_t* to) {
+        if (i % 2)
+            asm volatile("tilestored %%tmm2, (%0,%2,1)\n tilestored %%tmm3, (%1,%2,1)" ::"r"(to), "r"(to + kLanes / 2),
+                         "r"(kLaneBytes)
+                         : "memory");
+        else
+            asm volatile("tilestored %%tmm0, (%0,%2,1)\n tilestored %%tmm1, (%1,%2,1)" ::"r"(to), "r"(to + kLanes / 2),
+                         "r"(kLaneBytes)
                          : "memory");
     }
-    template <bool kBoth>
-    [[gnu::always_inline]] static void multiply_s8_s8() {
-        asm volatile("tdpbssd %%tmm6, %%tmm4, %%tmm0\n tdpbssd %%tmm7, %%tmm4, %%tmm1" :::);
-        if constexpr (kBoth) asm volatile("tdpbssd %%tmm6, %%tmm5, %%tmm2\n tdpbssd %%tmm7, %%tmm5, %%tmm3" :::);
-    }
-    template <bool kBoth>
-    [[gnu::always_inline]] static void multiply_s8_u8() {
-        asm volatile("tdpbsud %%tmm6, %%tmm4, %%tmm0\n tdpbsud %%tmm7, %%tmm4, %%tmm1" :::);
-        if constexpr (kBoth) asm volatile("tdpbsud %%tmm6, %%tmm5, %%tmm2\n tdpbsud %%tmm7, %%tmm5, %%tmm3" :::);
-    }
-    template <bool kBoth>
-    [[gnu::always_inline]] static void multiply_bf16() {
-        asm volatile("tdpbf16ps %%tmm6, %%tmm4, %%tmm0\n tdpbf16ps %%tmm7, %%tmm4, %%tmm1" :::);
-        if constexpr (kBoth) asm volatile("tdpbf16ps %%tmm6, %%tmm5, %%tmm2\n tdpbf16ps %%tmm7, %%tmm5, %%tmm3" :::);
-    }
-    // C to [32 rows][32 lanes] of 4 bytes.
-    template <bool kBoth>
-    [[gnu::always_inline]] static void store(void* to) {
-        char* const at = static_cast<char*>(to);
-        const int64_t stride = 2 * kRowBytes;
-        asm volatile("tilestored %%tmm0, (%0,%2,1)\n tilestored %%tmm1, (%1,%2,1)" ::"r"(at), "r"(at + kRowBytes), "r"(stride)
-                     : "memory");
-        if constexpr (kBoth)
-            asm volatile("tilestored %%tmm2, (%0,%2,1)\n tilestored %%tmm3, (%1,%2,1)" ::"r"(at + kRows * stride),
-                         "r"(at + kRows * stride + kRowBytes), "r"(stride)
-                         : "memory");
+
+    // `count` products: multiply(i), a product later store(i, to(i)), and kUseLag products later use(i): what a store wrote can
+    // be read only when it has left the processor's queue, some hundred cycles later. beside(i, rounds) is called in each round.
+    static constexpr int kUseLag = 3, kSlots = 4;
+    template <typename Multiply, typename To, typename Use, typename Beside>
+    [[gnu::always_inline]] static void pipeline(int count, const Multiply& multiply, const To& to, const Use& use,
+                                                const Beside& beside) {
+        for (int i = 0; i < count + kUseLag; ++i) {
+            if (i < count) multiply(i);
+            if (i > 0 && i <= count) store(i - 1, to(i - 1));
+            beside(i, count + kUseLag);
+            if (i >= kUseLag) use(i - kUseLag);
+        }
     }
 };
 
