@@ -32,6 +32,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "core/element.h"
 #include "cpu/inner_blocks.h"
@@ -112,8 +113,8 @@ class AttentionKernel {
             Scratch scratch(base);
             const int64_t dim = round_up(desc.head_dim, kDimMultiple), dim_v = round_up(desc.head_dim_v, kDimMultiple);
             const int64_t tile = desc.recipe.tile;
-            q = scratch.take<float>(dim / L *
-                                    kWidth);  // (dim / L, kWidth) fp32, or (dim / kDot / L, kWidth) code words
+            // (dim / L, kWidth) fp32, or (dim / kDot / L, kWidth) code words; steps up to a multiple of V's lanes are zeros
+            q = scratch.take<float>(round_up(dim, V::kLanes) / L * kWidth);
             x = scratch.take<float>(std::max(tile / L * kWidth, V::kLanes * dim_v));  // (tile / L, kWidth)
             p = scratch.take<int32_t>(kIntPv ? tile / V::kDot / L * kWidth : 0);      // (tile / kDot / L, kWidth)
             // (tile, kWidth), each P in all lanes of its query
@@ -159,14 +160,11 @@ class AttentionKernel {
     }
 
     // -- queries --
-    int64_t q_head(int row) const {
-        const int64_t group = desc_.q_heads_per_kv();
-        return t_.kv_head * group + (t_.first_row + row) % group;
-    }
-    int64_t query(int row) const { return (t_.first_row + row) / desc_.q_heads_per_kv(); }
+    int64_t q_head(int row) const { return t_.kv_head * desc_.q_heads_per_kv() + rows_[row].head; }
+    int64_t query(int row) const { return rows_[row].query; }
 
     void load_queries() {
-        std::memset(buffers_.q, 0, static_cast<size_t>(p_.dim / L * kWidth) * sizeof(float));
+        set_rows();
         std::memset(buffers_.o, 0, static_cast<size_t>(p_.dim_v / L * kWidth) * sizeof(float));
         for (int lane = 0; lane < kWidth; ++lane) {
             const int r = lane / L;
@@ -176,33 +174,67 @@ class AttentionKernel {
             shift_[lane] = 0;
             reference_[lane] = -kInfinity;
             sum_[lane] = exact_sum_[lane] = 0;
-            if (r >= t_.rows) continue;
-            const int64_t row = p_.q_rows.begin(t_.b, q_head(r), desc_.q_heads, t_.sequence.q_begin) + query(r);
-            const int64_t step = lane % L;  // its words are step, step + L, ...
-            if constexpr (kIntQk) {
-                const auto* const codes = static_cast<const int8_t*>(p_.q_codes) + row * p_.dim;
-                for (int64_t i = step; i < p_.dim / V::kDot; i += L)
-                    reinterpret_cast<int32_t*>(buffers_.q)[i / L * kWidth + lane] = V::code_word(codes + i * V::kDot);
-                factor_[lane] = p_.q_scale[row] * p_.a;
-                const int32_t repeat = p_.q_repeat ? p_.q_repeat[row] : 0;
-                pair_[lane] = (repeat & 0xffff) | static_cast<int32_t>(static_cast<uint32_t>(-V::kCodeBias) << 16);
-                if (p_.q_repeat && repeat == 0) {
-                    float_bias_[lane] = p_.q_base[t_.b * desc_.kv_heads + t_.kv_head] * p_.a;
-                    any_float_bias_ = true;
-                }
-                if (p_.q_shift) shift_[lane] = p_.q_shift[row];
-            } else {
-                const float* from = static_cast<const float*>(p_.q_codes) + row * p_.dim;
-                for (int64_t d = step; d < p_.dim; d += L) buffers_.q[d / L * kWidth + lane] = from[d];
+            if (!kIntQk || r >= t_.rows) continue;
+            const int64_t row = packed_row(r);
+            factor_[lane] = p_.q_scale[row] * p_.a;
+            const int32_t repeat = p_.q_repeat ? p_.q_repeat[row] : 0;
+            pair_[lane] = (repeat & 0xffff) | static_cast<int32_t>(static_cast<uint32_t>(-V::kCodeBias) << 16);
+            if (p_.q_repeat && repeat == 0) {
+                float_bias_[lane] = p_.q_base[t_.b * desc_.kv_heads + t_.kv_head] * p_.a;
+                any_float_bias_ = true;
             }
+            if (p_.q_shift) shift_[lane] = p_.q_shift[row];
         }
+        load_lanes();
+    }
+
+    void set_rows() {
+        const int64_t group = desc_.q_heads_per_kv();
+        int64_t head = t_.first_row % group, query = t_.first_row / group;
+        for (Row& row : rows_) {
+            row = {head, query};
+            if (++head == group) head = 0, ++query;
+        }
+    }
+    int64_t packed_row(int row) const {
+        return p_.q_rows.begin(t_.b, q_head(row), desc_.q_heads, t_.sequence.q_begin) + query(row);
+    }
+
+    // Q to lanes: steps of a row side by side in its L lanes; zeros where there is no row.
+    void load_lanes() {
+        using Step = std::conditional_t<kIntQk, int32_t, float>;
+        const int64_t steps = kIntQk ? p_.dim / V::kDot : p_.dim, padded = round_up(steps, V::kLanes);
+        auto* const to = reinterpret_cast<Step*>(buffers_.q);
+        auto* const rows = reinterpret_cast<Step*>(buffers_.x);  // [kLanes / L][padded]
+        for (int first = 0; first < kQueries; first += V::kLanes / L) {
+            std::memset(rows, 0, static_cast<size_t>(V::kLanes / L * padded) * sizeof(Step));
+            for (int r = 0; r < std::min(V::kLanes / L, t_.rows - first); ++r)
+                for (int64_t i = 0; i < steps; ++i) rows[r * padded + i] = q_step(packed_row(first + r) * p_.dim, i);
+            if constexpr (L == 1)
+                rows_to_lanes<V>(reinterpret_cast<float*>(rows), padded, padded, reinterpret_cast<float*>(to) + first,
+                                 kWidth);
+            else
+                for (int lane = 0; lane < V::kLanes; ++lane)
+                    for (int64_t i = lane % L; i < steps; i += L)
+                        to[i / L * kWidth + first * L + lane] = rows[lane / L * padded + i];
+        }
+    }
+    [[gnu::always_inline]] auto q_step(int64_t row_begin, int64_t i) const {
+        if constexpr (kIntQk)
+            return V::code_word(static_cast<const int8_t*>(p_.q_codes) + row_begin + i * V::kDot);
+        else
+            return static_cast<const float*>(p_.q_codes)[row_begin + i];
     }
 
     // Visible keys of each lane; those past the last row see what row 0 sees (their results are dropped).
     void set_ranges() {
         for (int lane = 0; lane < kWidth; ++lane) {
-            const int64_t position = query(lane / L < t_.rows ? lane / L : 0) + t_.sequence.offset;
-            ranges_[lane] = key_range(desc_, t_.sequence, position);
+            // Lanes of a query, and queries in the middle of a group, see what the one before them sees.
+            const int r = lane / L < t_.rows ? lane / L : 0;
+            if (lane > 0 && r > 0 && (lane % L > 0 || query(r) == query(r - 1)))
+                ranges_[lane] = ranges_[lane - 1];
+            else
+                ranges_[lane] = key_range(desc_, t_.sequence, query(r) + t_.sequence.offset);
             const KeyRange& range = ranges_[lane];
             begin_min_ = lane ? std::min(begin_min_, range.begin) : range.begin;
             begin_max_ = lane ? std::max(begin_max_, range.begin) : range.begin;
@@ -658,23 +690,25 @@ class AttentionKernel {
         for (int lane = row * L; lane < row * L + L; ++lane) l += sum_[lane], exact_l += exact_sum_[lane];
         const float reference = reference_[row * L];
         const bool empty = reference == -kInfinity && !std::isnan(l);  // NaN: all scores of its tiles were
-        const double sum = static_cast<double>(desc_.want_lse ? exact_l : l) / static_cast<double>(kPTop);
-        double lse = -std::numeric_limits<double>::infinity();
-        if (!empty)
-            lse = static_cast<double>(numerics::kLn2) * (static_cast<double>(reference) + std::log2(sum)) +
-                  static_cast<double>(shift_[row * L]);
         double share = 1;
-        if (row < t_.rows && desc_.sinks.given()) {
-            const double sink = static_cast<const float*>(desc_.sinks.data)[q_head(row) * desc_.sinks.stride[0]];
-            const double with_sink = numerics::log_add_exp(lse, sink);
-            share = empty ? 0 : std::exp(lse - with_sink);
-            lse = with_sink;
+        if (desc_.want_lse || desc_.sinks.given()) {
+            const double sum = static_cast<double>(desc_.want_lse ? exact_l : l) / static_cast<double>(kPTop);
+            double lse = -std::numeric_limits<double>::infinity();
+            if (!empty)
+                lse = static_cast<double>(numerics::kLn2) * (static_cast<double>(reference) + std::log2(sum)) +
+                      static_cast<double>(shift_[row * L]);
+            if (row < t_.rows && desc_.sinks.given()) {
+                const double sink = static_cast<const float*>(desc_.sinks.data)[q_head(row) * desc_.sinks.stride[0]];
+                const double with_sink = numerics::log_add_exp(lse, sink);
+                share = empty ? 0 : std::exp(lse - with_sink);
+                lse = with_sink;
+            }
+            if (desc_.want_lse && row < t_.rows)
+                desc_.lse[t_.b * desc_.lse_batch_stride + q_head(row) * desc_.lse_head_stride +
+                          (t_.sequence.q_begin + query(row)) * desc_.lse_token_stride] = static_cast<float>(lse);
         }
         *inverse = empty ? 0.0f : static_cast<float>(share / static_cast<double>(l));
         *mean_share = empty ? 0.0f : static_cast<float>(share);
-        if (desc_.want_lse && row < t_.rows)
-            desc_.lse[t_.b * desc_.lse_batch_stride + q_head(row) * desc_.lse_head_stride +
-                      (t_.sequence.q_begin + query(row)) * desc_.lse_token_stride] = static_cast<float>(lse);
     }
 
     void store_row(int row, const float* values) {
@@ -713,6 +747,10 @@ class AttentionKernel {
     alignas(64) int32_t pair_[kWidth];       // what K's (bias units, code sum) are multiplied by
     float float_bias_[kWidth];               // q_base a where the key bias is added in fp32, else 0
     float shift_[kWidth];                    // scale q.c_k, natural units
+    struct Row {
+        int64_t head, query;  // of the kv head's q heads, of the sequence
+    };
+    Row rows_[kQueries];
     bool any_float_bias_ = false;
     KeyRange ranges_[kWidth];
     int64_t begin_min_ = 0, begin_max_ = 0, end_min_ = 0, end_max_ = 0, keep_max_ = 0;

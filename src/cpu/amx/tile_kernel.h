@@ -90,21 +90,17 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
     };
 
     TileBlock(const AttendProblem& problem, const AttendTask& task, void* scratch, const UnitMemory& unit)
-        : Base(problem, task, scratch),
-          unit_(unit),
-          q_(reinterpret_cast<int32_t*>(static_cast<char*>(scratch) + Base::scratch_bytes(problem.desc))) {
+        : Base(problem, task, scratch), unit_(unit) {
         buffers_.x = unit.float_x;
     }
-    static int64_t scratch_bytes(const AttentionDesc& desc) {
-        return Base::scratch_bytes(desc) + round_up(desc.head_dim, kStep) / V::kDot * Tiles::kLaneBytes;
-    }
-    static int64_t partial_floats(const AttentionDesc& desc) { return Base::partial_floats(desc); }
     using Base::join;
+    using Base::partial_floats;
+    using Base::scratch_bytes;
 
     void begin() {
         load_queries();
         set_ranges();
-        load_operands();
+        set_shifts();
     }
     void end() {
         if (t_.partial)
@@ -158,11 +154,11 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
     }
 
   private:
-    // Q's codes with zeros up to a whole step, so that what lies behind a row of K counts nothing; each lane's shift.
-    void load_operands() {
-        const int64_t words = p_.dim / V::kDot, padded = round_up(p_.dim, kStep) / V::kDot;
-        std::memcpy(q_, buffers_.q, static_cast<size_t>(words * Tiles::kLaneBytes));
-        std::memset(q_ + words * kLanes, 0, static_cast<size_t>((padded - words) * Tiles::kLaneBytes));
+    // Each lane's shift. Q has zeros up to a whole step of products, so that what lies behind a row of K counts nothing.
+    void set_shifts() {
+        static_assert(kStep == V::kLanes * V::kDot);
+        q_ = reinterpret_cast<const int32_t*>(buffers_.q);
+        const int64_t words = p_.dim / V::kDot;
         alignas(64) int32_t magnitude[kLanes], control[kLanes];
         CLARY_UNROLL for (int c = 0; c < 2; ++c) {
             I sum = V::zero();
@@ -216,9 +212,9 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
     }
     template <bool kRowScale>
     [[gnu::always_inline]] void add_values(const Weight& weight, int i) {
-        const int32_t* const from = unit_.slot(i);
-        float* const to = buffers_.o + i * kRun * kLanes;
-        const float* const row_scale = kRowScale ? weight.row_scale + i * kRun : nullptr;
+        const int32_t* const from = held(unit_.slot(i));
+        float* const to = held(buffers_.o + i * kRun * kLanes);
+        const float* const row_scale = kRowScale ? held(weight.row_scale + i * kRun) : nullptr;
         const F w[2] = {weight.c[0], weight.c[1]};
         CLARY_UNROLL for (int r = 0; r < kRun; ++r) {
             CLARY_UNROLL for (int c = 0; c < 2; ++c) {
@@ -302,9 +298,10 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
     }
     template <bool kBias>
     [[gnu::always_inline]] void fixed_scores(int run, const FixedKeys& fixed, I (&largest)[2]) const {
-        const int32_t* const sums = unit_.slot(run);
-        const int32_t *const scale = fixed.scale + run * (kRun / 2), *const bias = fixed.bias + run * (kRun / 2);
-        int32_t* const to = unit_.x + run * (kRun / 2) * kLanes;
+        const int32_t* const sums = held(unit_.slot(run));
+        const int32_t* const scale = held(fixed.scale + run * (kRun / 2));
+        const int32_t* const bias = held(fixed.bias + run * (kRun / 2));
+        int32_t* const to = held(unit_.x + run * (kRun / 2) * kLanes);
         const I take16[2] = {take16_[0], take16_[1]}, lane_scale[2] = {lane_scale_[0], lane_scale_[1]};
         I top[2] = {largest[0], largest[1]};
         const __mmask64 low = held(0x3333333333333333), high = held(0xcccccccccccccccc);
@@ -322,7 +319,13 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
         }
         largest[0] = top[0], largest[1] = top[1];
     }
-    // A constant that the compiler keeps in its register instead of making it again and again.
+    // A value that the compiler keeps in its register: it makes constants again and again otherwise, and keeps the sums of a
+    // pointer and each constant.
+    template <typename T>
+    static T* held(T* x) {
+        asm("" : "+r"(x));
+        return x;
+    }
     static I held(I x) {
         asm("" : "+v"(x));
         return x;
@@ -359,9 +362,10 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
     template <int kDoublings, bool kWeighted>
     [[gnu::always_inline]] void fixed_weights(int run, const FixedKeys& fixed, const I (&largest)[2], I (&sums)[2]) const {
         constexpr int kWords = kRun / V::kDot;
-        const int32_t* const from = unit_.x + run * (kRun / 2) * kLanes;
-        const int32_t *const weights = fixed.weights + run * kWords, *const rest = weights + tile_ / V::kDot;
-        int32_t* const to = buffers_.p + run * kWords * kLanes;
+        const int32_t* const from = held(unit_.x + run * (kRun / 2) * kLanes);
+        const int32_t* const weights = held(fixed.weights + run * kWords);
+        const int32_t* const rest = held(fixed.weights + tile_ / V::kDot + run * kWords);
+        int32_t* const to = held(buffers_.p + run * kWords * kLanes);
         const I top[2] = {largest[0], largest[1]};
         I sum[2] = {sums[0], sums[1]};
         const auto word = [](int bits) { return held(_mm512_set1_epi16(static_cast<int16_t>(bits))); };
@@ -403,7 +407,7 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
     }
 
     const UnitMemory& unit_;
-    int32_t* const q_;    // [code words][lanes]
+    const int32_t* q_;    // [code words][lanes]
     I take16_[2];         // bits of S that become S16
     I lane_scale_[2];     // of the tile: units of x per unit of S16 at the largest k_scale, times 2^15, twice in each lane
     float bias_unit_ = 0;     // octaves per k_scale and bias unit
