@@ -71,6 +71,9 @@ class AttentionKernel {
           t_(task),
           desc_(problem.desc),
           tile_(problem.desc.recipe.tile),
+          group_(problem.desc.q_heads_per_kv()),
+          kv_row_(problem.kv_rows.begin(task.b, task.kv_head, problem.desc.kv_heads, task.sequence.kv_begin)),
+          kv_tile_(kv_row_ / tile_),
           buffers_(problem.desc, scratch) {}
 
     static int64_t scratch_bytes(const AttentionDesc& desc) { return Buffers(desc, nullptr).bytes; }
@@ -160,7 +163,7 @@ class AttentionKernel {
     }
 
     // -- queries --
-    int64_t q_head(int row) const { return t_.kv_head * desc_.q_heads_per_kv() + rows_[row].head; }
+    int64_t q_head(int row) const { return t_.kv_head * group_ + rows_[row].head; }
     int64_t query(int row) const { return rows_[row].query; }
 
     void load_queries() {
@@ -189,11 +192,10 @@ class AttentionKernel {
     }
 
     void set_rows() {
-        const int64_t group = desc_.q_heads_per_kv();
-        int64_t head = t_.first_row % group, query = t_.first_row / group;
+        int64_t head = t_.first_row % group_, query = t_.first_row / group_;
         for (Row& row : rows_) {
             row = {head, query};
-            if (++head == group) head = 0, ++query;
+            if (++head == group_) head = 0, ++query;
         }
     }
     int64_t packed_row(int row) const {
@@ -255,11 +257,9 @@ class AttentionKernel {
         return !all_visible || desc_.biased() || any_float_bias_;
     }
 
-    int64_t kv_row() const { return p_.kv_rows.begin(t_.b, t_.kv_head, desc_.kv_heads, t_.sequence.kv_begin); }
-
     // -- S^T = K Q^T --
     void scores(int64_t tile, int keys) {
-        const int64_t row = kv_row() + tile * tile_;
+        const int64_t row = kv_row_ + tile * tile_;
         F top[C];
         CLARY_UNROLL for (int c = 0; c < C; ++c) { top[c] = V::set1(-kInfinity); }
         if constexpr (kIntQk) {
@@ -395,7 +395,7 @@ class AttentionKernel {
                 for (int key = 0; key < valid; ++key) bias(key) -= slope * static_cast<float>(std::abs(distance - key));
             }
             if (const float unit = float_bias_[row * L]; unit != 0) {
-                const int64_t first = kv_row() + first_key;
+                const int64_t first = kv_row_ + first_key;
                 for (int key = 0; key < valid; ++key)
                     bias(key) += static_cast<float>(p_.k_pair[2 * (first + key)]) * p_.k_scale[first + key] * unit;
             }
@@ -435,7 +435,7 @@ class AttentionKernel {
     // Moves R of the lanes at `at` where the tile's maximum (base 2; -inf: no visible key) asks for it, and sets c; true where R
     // moved.
     bool set_weight(int64_t tile, int at, F top) {
-        const F base = V::set1(p_.tile_base ? p_.tile_base[kv_row() / tile_ + tile] : 0.0f);
+        const F base = V::set1(p_.tile_base ? p_.tile_base[kv_tile_ + tile] : 0.0f);
         const F masked = V::set1(-kInfinity), zero = V::set1(0.0f);
         const M seen = V::not_equal(top, masked);
         const F lift = V::add(top, base), reference = V::load(reference_ + at);
@@ -499,7 +499,7 @@ class AttentionKernel {
     // The tile's weights of V as operands of dot(), and in the order of the keys.
     void set_weights(int64_t tile, int32_t* to) {
         static constexpr Ones kOnes;
-        const uint8_t* const weights = p_.v_weight ? p_.v_weight + kv_row() + tile * tile_ : kOnes.weight;
+        const uint8_t* const weights = p_.v_weight ? p_.v_weight + kv_row_ + tile * tile_ : kOnes.weight;
         V::weight_operands(weights, tile_, to);
         if (desc_.want_lse)
             for (int position = 0; position < tile_; ++position)
@@ -555,7 +555,7 @@ class AttentionKernel {
     // -- O += float(V^T P) c --
     void accumulate(int64_t tile, int keys) {
         const Weight weight = weight_of(tile);
-        load_values(kv_row() / tile_ + tile, kv_row() + tile * tile_, keys);
+        load_values(kv_tile_ + tile, kv_row_ + tile * tile_, keys);
         for (int64_t d = 0; d < p_.dim_v; d += kChannels) {
             F value[kChannels / L][C];
             value_block(value, d, keys);
@@ -571,7 +571,7 @@ class AttentionKernel {
         const float* row_scale;  // [dim_v] or null
     };
     Weight weight_of(int64_t tile) const {
-        const int64_t tile_index = kv_row() / tile_ + tile;
+        const int64_t tile_index = kv_tile_ + tile;
         const VScale v_scale = desc_.recipe.v_scale;
         const bool tile_scale = v_scale == VScale::kToken || kPv == Format::kFp16;
         Weight weight;
@@ -728,6 +728,8 @@ class AttentionKernel {
     const AttendTask& t_;
     const AttentionDesc& desc_;
     const int tile_;
+    const int64_t group_;             // q heads of a kv head
+    const int64_t kv_row_, kv_tile_;  // the first of the sequence in K's and V's sections
     Buffers buffers_;
     const void* v_rows_ = nullptr;
 

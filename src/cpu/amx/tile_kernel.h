@@ -159,22 +159,27 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
         static_assert(kStep == V::kLanes * V::kDot);
         q_ = reinterpret_cast<const int32_t*>(buffers_.q);
         const int64_t words = p_.dim / V::kDot;
-        alignas(64) int32_t magnitude[kLanes], control[kLanes];
+        const I lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        F largest = V::set1(0.0f);
         CLARY_UNROLL for (int c = 0; c < 2; ++c) {
             I sum = V::zero();
             for (int64_t i = 0; i < words; ++i)
                 sum = V::dot(sum, _mm512_abs_epi8(V::load(q_ + i * kLanes + c * V::kLanes)), V::set1(0x01010101));
-            V::store(magnitude + c * V::kLanes, sum);
+            // The bits of 127 sum beyond 15.
+            const F exponent = _mm512_getexp_ps(V::mul(V::to_float(sum), V::set1(127.0f)));
+            const F shift = V::max(V::sub(exponent, V::set1(14.0f)), V::set1(0.0f));
+            const __mmask16 there = _mm512_cmplt_epi32_mask(lane, V::set1(t_.rows - c * V::kLanes));
+            const F unit = _mm512_maskz_scalef_ps(there, V::load(factor_ + c * V::kLanes), shift);
+            V::store(unit_of_lane_ + c * V::kLanes, unit);
+            largest = V::select(V::greater(largest, unit), largest, unit);
+            if (V::any(V::is_nan(unit))) largest_unit_ = NAN;
+            // Bytes shift.. and shift + 8.. of each lane's 32 bits of 64, twice.
+            const I odd = _mm512_slli_epi32(_mm512_and_si512(lane, V::set1(1)), 5);
+            const I bit = V::add(V::round(shift), odd);
+            const I two = _mm512_or_si512(bit, _mm512_slli_epi32(V::add(bit, V::set1(8)), 8));
+            take16_[c] = _mm512_or_si512(two, _mm512_slli_epi32(two, 16));
         }
-        largest_unit_ = 0;
-        for (int lane = 0; lane < kLanes; ++lane) {
-            const int shift = std::bit_width(static_cast<uint32_t>(magnitude[lane]) * 127 >> 15);
-            unit_of_lane_[lane] = lane < t_.rows ? factor_[lane] * static_cast<float>(1 << shift) : 0.0f;
-            largest_unit_ = larger(largest_unit_, unit_of_lane_[lane]);
-            const int bit = shift + 32 * (lane % 2);  // of a lane's 64 bits
-            control[lane] = (bit | (bit + 8) << 8) * 0x00010001;
-        }
-        CLARY_UNROLL for (int c = 0; c < 2; ++c) take16_[c] = V::load(control + c * V::kLanes);
+        largest_unit_ = larger(largest_unit_, _mm512_reduce_max_ps(largest));
         bias_unit_ = p_.q_repeat ? p_.q_base[t_.b * desc_.kv_heads + t_.kv_head] * p_.a : 0.0f;
     }
 
@@ -183,7 +188,7 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
     template <typename To, typename Use>
     [[gnu::always_inline]] void multiply_keys(int64_t tile, int runs, const To& to, const Use& use) {
         const int64_t dim = p_.dim;
-        const auto* const rows = static_cast<const int8_t*>(p_.k_codes) + (kv_row() + tile * tile_) * dim;
+        const auto* const rows = static_cast<const int8_t*>(p_.k_codes) + (kv_row_ + tile * tile_) * dim;
         const int32_t* const q = q_;
         const int steps = static_cast<int>((dim + kStep - 1) / kStep);
         Tiles::hold(q);
@@ -195,7 +200,7 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
     template <typename Beside>
     [[gnu::always_inline]] void multiply_values(const Values& unit, const Beside& beside) {
         const int64_t tile = tile_;
-        const auto* const rows = static_cast<const int8_t*>(p_.v_codes) + (kv_row() / tile + unit.tile) * p_.dim_v * tile;
+        const auto* const rows = static_cast<const int8_t*>(p_.v_codes) + (kv_tile_ + unit.tile) * p_.dim_v * tile;
         const int32_t* const p = unit.p;
         const int steps = unit.keys / kStep;
         const Weight weight = unit.weight;
@@ -227,7 +232,7 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
 
     // -- scores in fp32 --
     void float_scores(int64_t tile, int keys) {
-        const int64_t row = kv_row() + tile * tile_;
+        const int64_t row = kv_row_ + tile * tile_;
         F top[2] = {V::set1(-INFINITY), V::set1(-INFINITY)};
         for (int key = 0; key < keys; ++key) {
             const I k_pair = spread(p_.k_pair + 2 * (row + key));
@@ -255,7 +260,7 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
         return true;
     }
     void set_fixed_keys(int64_t tile, float largest_unit, FixedKeys* fixed) {
-        const int64_t row = kv_row() + tile * tile_;
+        const int64_t row = kv_row_ + tile * tile_;
         F largest = V::set1(0.0f), loudest = V::set1(0.0f);
         const auto bias = [&](int key) {  // octaves
             const I pair = _mm512_loadu_si512(p_.k_pair + 2 * (row + key));
