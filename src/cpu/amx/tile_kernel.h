@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The attention kernel with AMX's tile products. A task is four blocks of 32 queries, which read each tile of K and V while it
-// is near; a block and a tile are a unit. Vectors turn its sums into P while the tile registers make them and, behind that,
-// multiply the P of the unit before it with V:
+// is near; a block and a tile are a unit. The tile registers run ahead of the vectors, through all units:
 //
-//     tile registers   S(u)                 V^T P(u-1)
-//     vectors          x(u) and its max     P(u), O += T(u-1) c
+//     tile registers   .. 16 keys of S(u) ..      V^T P(u-1), 16 channels each     first keys of S(u+1)
+//     vectors          x(u) and its maximum       P(u), O += T(u-1) c
 //
 // Scores in fixed point. Where a tile needs no mask, no LSE is wanted and its scores surely lie within +-128 octaves (base
 // 2), they are int16 in units of 2^-8, two keys (t and t + 8 of a run of 16) in each lane:
@@ -32,21 +31,25 @@ struct UnitMemory {
     UnitMemory(const AttentionDesc& desc, void* base) {
         Scratch scratch(base);
         const int64_t tile = desc.recipe.tile;
-        x = scratch.take<int32_t>(tile / 2 * Tiles::kLanes);                      // [pairs of keys][lanes] int16
+        x = scratch.take<int32_t>(tile / 2 * Tiles::kLanes);                         // [pairs of keys][lanes] int16
         for (int32_t*& p : p_) p = scratch.take<int32_t>(tile / 4 * Tiles::kLanes);  // [words of four keys][lanes]
-        sums = scratch.take<int32_t>(Tiles::kSlots * Tiles::kBlock);             // of 16 keys, or of 16 channels
-        float_x = scratch.take<float>(tile * Tiles::kLanes);                      // [keys][lanes], where fixed point will not do
+        keys_ = scratch.take<int32_t>((TileQueue::kLead + 1) * Tiles::kBlock);
+        channels_ = scratch.take<int32_t>(kSlots * Tiles::kBlock);
+        float_x = scratch.take<float>(tile * Tiles::kLanes);  // [keys][lanes], where fixed point will not do
         bytes = scratch.bytes();
     }
+    // P of a unit, sums of 16 of its keys, and of 16 channels, in turn.
     int32_t* p(int64_t unit) const { return p_[unit % 2]; }
-    int32_t* slot(int i) const { return sums + i % Tiles::kSlots * Tiles::kBlock; }
+    int32_t* keys(int run) const { return keys_ + run % (TileQueue::kLead + 1) * Tiles::kBlock; }
+    int32_t* channels(int i) const { return channels_ + i % kSlots * Tiles::kBlock; }
 
-    int32_t *x, *sums;
+    int32_t* x;
     float* float_x;
     int64_t bytes;
 
   private:
-    int32_t* p_[2];
+    static constexpr int kSlots = 16;  // of four runs of keys, 256 channels are 16 products in four rounds
+    int32_t *p_[2], *keys_, *channels_;
 };
 
 // The keys of a tile for scores in fixed point; the same for all blocks.
@@ -80,13 +83,14 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
     static constexpr int kLanes = Tiles::kLanes;
     static_assert(kLanes == Base::kQueries);
 
-    // A unit whose P waits to be multiplied.
-    struct Values {
+    // A tile's keys that are multiplied; `fixed`: in fixed point, with these numbers.
+    struct Unit {
         TileBlock* block = nullptr;
         int64_t tile = 0;
         int keys = 0;
-        const int32_t* p = nullptr;
-        Weight weight;
+        const FixedKeys* fixed = nullptr;
+        int32_t* p = nullptr;
+        Weight weight;  // once P is there
     };
 
     TileBlock(const AttendProblem& problem, const AttendTask& task, void* scratch, const UnitMemory& unit)
@@ -117,40 +121,43 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
         return static_cast<int>(round_up(keys_to_compute(first_key), kStep));
     }
 
-    // P of a tile, into `p`, while the tile registers multiply the values of the unit before it.
-    Values step(int64_t tile, int keys, int32_t* p, float largest_unit, FixedKeys* fixed, const Values& before) {
-        buffers_.p = p;
-        const int runs = keys / kRun;
-        const bool masked = needs_mask(tile * tile_, keys);
-        bool moved = false;
-        if (!masked && set_fixed_point(tile, largest_unit, fixed)) {
-            I top[2] = {_mm512_set1_epi16(INT16_MIN), _mm512_set1_epi16(INT16_MIN)}, sum[2] = {};
-            multiply_keys(tile, runs, [&](int run) { return unit_.slot(run); }, [&](int run) { fixed_scores(run, *fixed, top); });
-            moved = set_fixed_maxima(tile, fixed->octave, top);
-            multiply_values(before, runs, [&](int run) { fixed_weights(run, *fixed, top, sum); });
-            add_fixed_sums(sum);
-        } else {
-            multiply_keys(
-                tile, runs, [&](int run) { return reinterpret_cast<int32_t*>(buffers_.x) + run * Tiles::kBlock; },
-                [](int) {});
-            multiply_values(before, 0, [](int) {});
-            float_scores(tile, keys);
-            if (masked) mask(tile * tile_, keys);
-            moved = softmax(tile, keys);
+    // The unit of a tile; keys 0: nothing to do.
+    Unit unit_of(int64_t tile, int32_t* p, float largest_unit, FixedKeys* fixed) {
+        Unit unit;
+        unit.block = this, unit.tile = tile, unit.keys = keys_of(tile), unit.p = p;
+        if (unit.keys > 0 && !desc_.want_lse && !needs_mask(tile * tile_, unit.keys)) {
+            if (fixed->tile != tile) set_fixed_keys(tile, largest_unit, fixed);
+            if (fixed->fits) unit.fixed = fixed;
         }
-        if (moved) rescale_output();
-        return {this, tile, keys, p, weight_of(tile)};
+        return unit;
     }
 
-    // O += V^T P c of a unit of any block; work(run) of `runs` is done beside the products.
-    template <typename Work>
-    [[gnu::always_inline]] static void multiply_values(const Values& unit, int runs, const Work& work) {
-        int done = 0;
-        if (unit.block)
-            unit.block->multiply_values(unit, [&](int i, int rounds) {
-                for (; done < runs * (i + 1) / rounds; ++done) work(done);
-            });
-        for (; done < runs; ++done) work(done);
+    // P of a unit and its weight, while the tile registers multiply the values of the unit before it and the first keys of the
+    // next.
+    static void step(Unit* unit, const Unit& before, const Unit& next, TileQueue* queue) {
+        if (unit->fixed)
+            unit->block->fixed_step(*unit, before, next, queue);
+        else
+            unit->block->float_step(*unit, before, queue);
+        unit->weight = unit->block->weight_of(unit->tile);
+    }
+
+    // O += V^T P c.
+    static void multiply_values(const Unit& unit, TileQueue* queue) {
+        if (!unit.block) return;
+        Tiles::hold(unit.p);
+        for (int i = 0; i < unit.block->groups(); ++i) {
+            unit.block->multiply_group(unit, i, queue);
+            queue->store_all();
+            unit.block->add_values(unit.weight, i);
+        }
+    }
+
+    // The first keys of a unit that no step before it multiplied.
+    static void multiply_first_keys(const Unit& unit, TileQueue* queue) {
+        if (!unit.fixed) return;
+        Tiles::hold(unit.block->q_);
+        for (int run = 0; run < TileQueue::kLead; ++run) unit.block->multiply_run(unit, run, unit.block->unit_.keys(run), queue);
     }
 
   private:
@@ -184,31 +191,77 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
     }
 
     // -- products --
-    // Sums of each run of keys to to(run), and then use(run).
-    template <typename To, typename Use>
-    [[gnu::always_inline]] void multiply_keys(int64_t tile, int runs, const To& to, const Use& use) {
+    int groups() const { return static_cast<int>(p_.dim_v / kRun); }  // of 16 channels
+
+    // Sums of 16 keys, after hold(q_).
+    [[gnu::always_inline]] void multiply_run(const Unit& unit, int run, int32_t* to, TileQueue* queue) const {
         const int64_t dim = p_.dim;
-        const auto* const rows = static_cast<const int8_t*>(p_.k_codes) + (kv_row_ + tile * tile_) * dim;
-        const int32_t* const q = q_;
-        const int steps = static_cast<int>((dim + kStep - 1) / kStep);
-        Tiles::hold(q);
-        Tiles::pipeline(
-            runs, [&](int run) { Tiles::multiply_s8_s8(run, rows + run * kRun * dim, dim, q, steps); }, to, use,
-            [](int, int) {});
+        const auto* const rows = static_cast<const int8_t*>(p_.k_codes) + (kv_row_ + unit.tile * tile_ + run * kRun) * dim;
+        Tiles::multiply_s8_s8(queue->begin(to), rows, dim, q_, static_cast<int>((dim + kStep - 1) / kStep));
+    }
+    // Sums of 16 channels, after hold(unit.p).
+    [[gnu::always_inline]] void multiply_group(const Unit& unit, int i, TileQueue* queue) const {
+        const int64_t tile = tile_;
+        const auto* const rows =
+            static_cast<const int8_t*>(p_.v_codes) + ((kv_tile_ + unit.tile) * p_.dim_v + i * kRun) * tile;
+        Tiles::multiply_s8_u8(queue->begin(unit_.channels(i)), rows, tile, unit.p, unit.keys / kStep);
     }
 
-    template <typename Beside>
-    [[gnu::always_inline]] void multiply_values(const Values& unit, const Beside& beside) {
-        const int64_t tile = tile_;
-        const auto* const rows = static_cast<const int8_t*>(p_.v_codes) + (kv_tile_ + unit.tile) * p_.dim_v * tile;
-        const int32_t* const p = unit.p;
-        const int steps = unit.keys / kStep;
-        const Weight weight = unit.weight;
-        Tiles::hold(p);
-        Tiles::pipeline(
-            static_cast<int>(p_.dim_v / kRun), [&](int i) { Tiles::multiply_s8_u8(i, rows + i * kRun * tile, tile, p, steps); },
-            [&](int i) { return unit_.slot(i); }, [&](int i) { add_values(weight, i); }, beside);
+    void fixed_step(const Unit& unit, const Unit& before, const Unit& next, TileQueue* queue) {
+        constexpr int kLead = TileQueue::kLead;
+        const FixedKeys& fixed = *unit.fixed;
+        const int runs = unit.keys / kRun, groups = before.block ? before.block->groups() : 0;
+        buffers_.p = unit.p;
+        set_lane_scales(fixed);
+        I top[2] = {_mm512_set1_epi16(INT16_MIN), _mm512_set1_epi16(INT16_MIN)}, sum[2] = {};
+        int begun = 0, added = 0;  // groups of channels
+        const auto channels = [&](int round) {
+            const int until = groups * (round - (runs - kLead) + 1) / runs;
+            if (begun == 0 && until > 0) Tiles::hold(before.p);
+            for (; begun < until; ++begun) before.block->multiply_group(before, begun, queue);
+        };
+        for (int run = 0; run < runs; ++run) {
+            if (run + kLead < runs)
+                multiply_run(unit, run + kLead, unit_.keys(run + kLead), queue);
+            else
+                channels(run);
+            queue->end_round();
+            fixed_scores(run, fixed, top);
+        }
+        const bool moved = set_fixed_maxima(unit.tile, fixed.octave, top);
+        for (int run = 0; run < runs; ++run) {
+            const int round = runs + run, first = round - (2 * runs - kLead);
+            const int stored = begun;
+            if (first < 0) {
+                channels(round);
+            } else if (next.fixed) {
+                if (first == 0) Tiles::hold(next.block->q_);
+                next.block->multiply_run(next, first, unit_.keys(first), queue);
+            }
+            queue->end_round();
+            fixed_weights(run, fixed, top, sum);
+            // Groups begun three rounds ago.
+            const int ready = std::min(stored, groups * std::max(run + 1, 0) / runs);
+            for (; added < ready; ++added) before.block->add_values(before.weight, added);
+        }
+        if (!next.fixed) queue->store_all();
+        for (; added < groups; ++added) before.block->add_values(before.weight, added);
+        add_fixed_sums(sum);
+        if (moved) rescale_output();
     }
+
+    void float_step(const Unit& unit, const Unit& before, TileQueue* queue) {
+        multiply_values(before, queue);
+        Tiles::hold(q_);
+        for (int run = 0; run < unit.keys / kRun; ++run)
+            multiply_run(unit, run, reinterpret_cast<int32_t*>(buffers_.x) + run * Tiles::kBlock, queue);
+        queue->store_all();
+        buffers_.p = unit.p;
+        float_scores(unit.tile, unit.keys);
+        if (needs_mask(unit.tile * tile_, unit.keys)) mask(unit.tile * tile_, unit.keys);
+        if (softmax(unit.tile, unit.keys)) rescale_output();
+    }
+
     [[gnu::always_inline]] void add_values(const Weight& weight, int i) {
         if (weight.row_scale)
             add_values<true>(weight, i);
@@ -217,7 +270,7 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
     }
     template <bool kRowScale>
     [[gnu::always_inline]] void add_values(const Weight& weight, int i) {
-        const int32_t* const from = held(unit_.slot(i));
+        const int32_t* const from = held(unit_.channels(i));
         float* const to = held(buffers_.o + i * kRun * kLanes);
         const float* const row_scale = kRowScale ? held(weight.row_scale + i * kRun) : nullptr;
         const F w[2] = {weight.c[0], weight.c[1]};
@@ -247,18 +300,14 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
     }
 
     // -- scores in fixed point --
-    // The factors of the tile's keys and lanes; false where scores might not fit.
-    bool set_fixed_point(int64_t tile, float largest_unit, FixedKeys* fixed) {
-        if (desc_.want_lse) return false;
-        if (fixed->tile != tile) set_fixed_keys(tile, largest_unit, fixed);
-        if (!fixed->fits) return false;
-        const F scale = V::set1(fixed->k_scale * fixed->octave * 0x1p15f);
+    void set_lane_scales(const FixedKeys& fixed) {
+        const F scale = V::set1(fixed.k_scale * fixed.octave * 0x1p15f);
         CLARY_UNROLL for (int c = 0; c < 2; ++c) {
             const I x = V::round(V::mul(V::load(unit_of_lane_ + c * V::kLanes), scale));
             lane_scale_[c] = _mm512_or_si512(x, _mm512_slli_epi32(x, 16));
         }
-        return true;
     }
+    // Factors of a tile's keys; fits: whether scores in fixed point surely do.
     void set_fixed_keys(int64_t tile, float largest_unit, FixedKeys* fixed) {
         const int64_t row = kv_row_ + tile * tile_;
         F largest = V::set1(0.0f), loudest = V::set1(0.0f);
@@ -303,7 +352,7 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
     }
     template <bool kBias>
     [[gnu::always_inline]] void fixed_scores(int run, const FixedKeys& fixed, I (&largest)[2]) const {
-        const int32_t* const sums = held(unit_.slot(run));
+        const int32_t* const sums = held(unit_.keys(run));
         const int32_t* const scale = held(fixed.scale + run * (kRun / 2));
         const int32_t* const bias = held(fixed.bias + run * (kRun / 2));
         int32_t* const to = held(unit_.x + run * (kRun / 2) * kLanes);
@@ -454,14 +503,29 @@ class TileTask {
             largest_unit = larger(largest_unit, blocks_[i]->largest_unit());
         }
         const Tiles tiles;
-        FixedKeys fixed;
-        TileBlock::Values before;
-        int64_t unit = 0;
-        for (int64_t tile = task_.first_tile; tile < task_.end_tile; ++tile)
-            for (int i = 0; i < count_; ++i)
-                if (const int keys = blocks_[i]->keys_of(tile))
-                    before = blocks_[i]->step(tile, keys, memory_.p(unit++), largest_unit, &fixed, before);
-        TileBlock::multiply_values(before, 0, [](int) {});
+        TileQueue queue;
+        FixedKeys fixed[2];  // of this tile and of the next
+        int64_t tile = task_.first_tile, number = 0;
+        int block = 0;
+        const auto next_unit = [&] {
+            TileBlock::Unit unit;
+            while (tile < task_.end_tile && unit.keys == 0) {
+                unit = blocks_[block]->unit_of(tile, memory_.p(number), largest_unit, &fixed[tile % 2]);
+                if (++block == count_) ++tile, block = 0;
+            }
+            ++number;
+            return unit;
+        };
+        TileBlock::Unit before, unit = next_unit();
+        TileBlock::multiply_first_keys(unit, &queue);
+        while (unit.keys > 0) {
+            const TileBlock::Unit next = next_unit();
+            TileBlock::step(&unit, before, next, &queue);
+            if (!unit.fixed) TileBlock::multiply_first_keys(next, &queue);
+            before = unit;
+            unit = next;
+        }
+        TileBlock::multiply_values(before, &queue);
         for (int i = 0; i < count_; ++i) blocks_[i]->end();
     }
 

@@ -65,15 +65,15 @@ struct Tiles {
     CLARY_TILE_PRODUCTS(multiply_s8_u8_1, "tdpbsud", "tmm2", "tmm3")
 #undef CLARY_TILE_PRODUCTS
 
-    // Products number i in turn to the two C; store() of a number writes [16][kLanes] words.
-    [[gnu::always_inline]] static void multiply_s8_s8(int i, const int8_t* a, int64_t stride, const int32_t* b, int steps) {
-        i % 2 ? multiply_s8_s8_1(a, stride, b, steps) : multiply_s8_s8_0(a, stride, b, steps);
+    // Into C c; store() writes [16][kLanes] words.
+    [[gnu::always_inline]] static void multiply_s8_s8(int c, const int8_t* a, int64_t stride, const int32_t* b, int steps) {
+        c ? multiply_s8_s8_1(a, stride, b, steps) : multiply_s8_s8_0(a, stride, b, steps);
     }
-    [[gnu::always_inline]] static void multiply_s8_u8(int i, const int8_t* a, int64_t stride, const int32_t* b, int steps) {
-        i % 2 ? multiply_s8_u8_1(a, stride, b, steps) : multiply_s8_u8_0(a, stride, b, steps);
+    [[gnu::always_inline]] static void multiply_s8_u8(int c, const int8_t* a, int64_t stride, const int32_t* b, int steps) {
+        c ? multiply_s8_u8_1(a, stride, b, steps) : multiply_s8_u8_0(a, stride, b, steps);
     }
-    [[gnu::always_inline]] static void store(int i, int32_t* to) {
-        if (i % 2)
+    [[gnu::always_inline]] static void store(int c, int32_t* to) {
+        if (c)
             asm volatile("tilestored %%tmm2, (%0,%2,1)\n tilestored %%tmm3, (%1,%2,1)" ::"r"(to), "r"(to + kLanes / 2),
                          "r"(kLaneBytes)
                          : "memory");
@@ -82,20 +82,38 @@ struct Tiles {
                          "r"(kLaneBytes)
                          : "memory");
     }
+};
 
-    // `count` products: multiply(i), a product later store(i, to(i)), and kUseLag products later use(i): what a store wrote can
-    // be read only when it has left the processor's queue, some hundred cycles later. beside(i, rounds) is called in each round.
-    static constexpr int kUseLag = 3, kSlots = 4;
-    template <typename Multiply, typename To, typename Use, typename Beside>
-    [[gnu::always_inline]] static void pipeline(int count, const Multiply& multiply, const To& to, const Use& use,
-                                                const Beside& beside) {
-        for (int i = 0; i < count + kUseLag; ++i) {
-            if (i < count) multiply(i);
-            if (i > 0 && i <= count) store(i - 1, to(i - 1));
-            beside(i, count + kUseLag);
-            if (i >= kUseLag) use(i - kUseLag);
-        }
+// Products in the order of their beginning. Each goes to the C that the one before it does not use, and leaves it in a later round,
+// when it is surely done.
+class TileQueue {
+  public:
+    // Rounds from a product to the use of what it stored: a load waits until the store has left the processor's queue.
+    static constexpr int kLead = 3;
+
+    // The number of the C for the next product, whose sums go to `to`.
+    [[gnu::always_inline]] int begin(int32_t* to) {
+        const int c = count_++ % 2;
+        store(c);
+        to_[c] = to, round_[c] = now_;
+        return c;
     }
+    [[gnu::always_inline]] void end_round() {
+        for (int c = 0; c < 2; ++c)
+            if (round_[c] < now_) store(c);
+        ++now_;
+    }
+    void store_all() { store(0), store(1); }
+
+  private:
+    [[gnu::always_inline]] void store(int c) {
+        if (!to_[c]) return;
+        Tiles::store(c, to_[c]);
+        to_[c] = nullptr;
+    }
+    int32_t* to_[2] = {};
+    int round_[2] = {};
+    int now_ = 0, count_ = 0;
 };
 
 }  // namespace clary::cpu::amx
