@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The AMX tier: that of AVX-512, but for int8_int8 of more than 16 queries.
-#include "cpu/amx/tile_kernel.h"
+// The AMX tier: that of AVX-512, but for int8_int8 and int8_bf16 of more than 16 queries.
+#include "cpu/amx/bf16_kernel.h"
+#include "cpu/amx/int8_kernel.h"
 #include "cpu/tier.h"
 
 namespace clary::cpu {
@@ -8,34 +9,48 @@ namespace {
 
 using amx::TileTask;
 
-bool by_tiles(const AttentionDesc& desc, int rows) { return desc.recipe.pv == Format::kInt8 && rows > amx::Vec::kLanes; }
+// f(the kernel for so many rows), or few() where AVX-512 serves: it reads a cache as fast as memory gives it.
+template <typename Function, typename Few>
+auto with_kernel(const AttentionDesc& desc, int rows, Function&& f, Few&& few) {
+    if (rows > amx::Vec::kLanes && desc.recipe.pv == Format::kInt8) return f(static_cast<TileTask<amx::Int8Block>*>(nullptr));
+    if (rows > amx::Vec::kLanes && desc.recipe.pv == Format::kBf16 && desc.recipe.quantized())
+        return f(static_cast<TileTask<amx::Bf16Block>*>(nullptr));
+    return few();
+}
+
+constexpr int kManyRows = TileTask<amx::Int8Block>::kQueries;
 
 int block(const AttentionDesc& desc) {
-    return by_tiles(desc, TileTask::kQueries) ? TileTask::kQueries : avx512_tier().block(desc);
+    return with_kernel(
+        desc, kManyRows, []<class Kernel>(Kernel*) { return Kernel::kQueries; },
+        [&] { return avx512_tier().block(desc); });
 }
 
 int64_t attend_scratch(const AttentionDesc& desc) {
     const int64_t few = avx512_tier().attend_scratch(desc);
-    return by_tiles(desc, TileTask::kQueries) ? std::max(few, TileTask::scratch_bytes(desc)) : few;
+    return with_kernel(
+        desc, kManyRows, [&]<class Kernel>(Kernel*) { return std::max(few, Kernel::scratch_bytes(desc)); },
+        [&] { return few; });
 }
 
 void attend(const AttendProblem& problem, const AttendTask& task, void* scratch) {
-    if (by_tiles(problem.desc, task.rows))
-        TileTask(problem, task, scratch).run();
-    else
-        avx512_tier().attend(problem, task, scratch);
+    with_kernel(
+        problem.desc, task.rows, [&]<class Kernel>(Kernel*) { Kernel(problem, task, scratch).run(); },
+        [&] { avx512_tier().attend(problem, task, scratch); });
 }
 
 int64_t partial_floats(const AttentionDesc& desc, int rows) {
-    return by_tiles(desc, rows) ? TileTask::partial_floats(desc, rows) : avx512_tier().partial_floats(desc, rows);
+    return with_kernel(
+        desc, rows, [&]<class Kernel>(Kernel*) { return Kernel::partial_floats(desc, rows); },
+        [&] { return avx512_tier().partial_floats(desc, rows); });
 }
 
 void join(const AttendProblem& problem, const AttendTask& task, const float* partials, int64_t stride, int64_t count,
           void* scratch) {
-    if (by_tiles(problem.desc, task.rows))
-        TileTask(problem, task, scratch).join(partials, stride, count);
-    else
-        avx512_tier().join(problem, task, partials, stride, count, scratch);
+    with_kernel(
+        problem.desc, task.rows,
+        [&]<class Kernel>(Kernel*) { Kernel(problem, task, scratch).join(partials, stride, count); },
+        [&] { avx512_tier().join(problem, task, partials, stride, count, scratch); });
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The attention kernel with AMX's tile products. A task is four blocks of 32 queries, which read each tile of K and V while it
-// is near; a block and a tile are a unit. The tile registers run ahead of the vectors, through all units:
+// int8_int8 with AMX. A block of queries and a tile of keys are a unit; the tile registers run ahead of the vectors, through all
+// units of a task:
 //
 //     tile registers   .. 16 keys of S(u) ..      V^T P(u-1), 16 channels each     first keys of S(u+1)
 //     vectors          x(u) and its maximum       P(u), O += T(u-1) c
@@ -17,12 +17,7 @@
 // All other tiles take AttentionKernel's own steps, in fp32.
 #pragma once
 
-#include <bit>
-#include <optional>
-
-#include "cpu/amx/tiles.h"
-#include "cpu/amx/vec.h"
-#include "cpu/attention_kernel.h"
+#include "cpu/amx/tile_queries.h"
 
 namespace clary::cpu::amx {
 
@@ -67,25 +62,17 @@ struct FixedKeys {
 // NaN where one is.
 inline float larger(float a, float b) { return a >= b || a != a ? a : b; }
 
-class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
-    using Base = AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1>;
-    using V = Vec;
-    using I = V::I;
-    using F = V::F;
-    static constexpr int kStep = Tiles::kStepBytes;  // codes of a step of products
-    static constexpr int kRun = Tiles::kRows;        // keys or channels of a product
-    static_assert(kRun == numerics::kVRun);
+class Int8Block : public TileQueries<Format::kInt8> {
     static constexpr float kUnits = 256;       // of x in an octave, if all scores fit
     static constexpr int kMostDoublings = 2;   // else half as many, or a quarter
     static constexpr float kLargest = 32764;   // of x before its three roundings
 
   public:
-    static constexpr int kLanes = Tiles::kLanes;
-    static_assert(kLanes == Base::kQueries);
+    using Memory = UnitMemory;
 
     // A tile's keys that are multiplied; `fixed`: in fixed point, with these numbers.
     struct Unit {
-        TileBlock* block = nullptr;
+        Int8Block* block = nullptr;
         int64_t tile = 0;
         int keys = 0;
         const FixedKeys* fixed = nullptr;
@@ -93,34 +80,49 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
         Weight weight;  // once P is there
     };
 
-    TileBlock(const AttendProblem& problem, const AttendTask& task, void* scratch, const UnitMemory& unit)
-        : Base(problem, task, scratch), unit_(unit) {
-        buffers_.x = unit.float_x;
-    }
-    using Base::join;
-    using Base::partial_floats;
-    using Base::scratch_bytes;
+    Int8Block(const AttendProblem& problem, const AttendTask& task, void* scratch, const UnitMemory& unit)
+        : TileQueries(problem, task, scratch, unit.float_x), unit_(unit) {}
 
     void begin() {
-        load_queries();
-        set_ranges();
+        TileQueries::begin();
         set_shifts();
     }
-    void end() {
-        if (t_.partial)
-            save(t_.partial);
-        else
-            finish();
-    }
-    float largest_unit() const { return largest_unit_; }
 
-    // The tile's keys that are multiplied: those that any lane sees, up to a whole step of products.
-    int keys_of(int64_t tile) const {
-        const int64_t first_key = tile * tile_;
-        if (first_key >= keep_max_ && (first_key + tile_ <= begin_min_ || first_key >= end_max_)) return 0;
-        return static_cast<int>(round_up(keys_to_compute(first_key), kStep));
+    static void run(TileTask<Int8Block>& task) {
+        float largest_unit = 0;
+        for (int i = 0; i < task.count(); ++i) largest_unit = larger(largest_unit, task.block(i).largest_unit_);
+        TileQueue queue;
+        FixedKeys fixed[2];  // of this tile and of the next
+        int64_t tile = task.task().first_tile, number = 0;
+        int block = 0;
+        const auto next_unit = [&] {
+            Unit unit;
+            while (tile < task.task().end_tile && unit.keys == 0) {
+                unit = task.block(block).unit_of(tile, task.memory().p(number), largest_unit, &fixed[tile % 2]);
+                if (++block == task.count()) ++tile, block = 0;
+            }
+            ++number;
+            return unit;
+        };
+        Unit before, unit = next_unit();
+        multiply_first_keys(unit, &queue);
+        while (unit.keys > 0) {
+            const Unit next = next_unit();
+            if (unit.fixed) {
+                unit.block->fixed_step(unit, before, next, &queue);
+            } else {
+                multiply_values(before, &queue);
+                unit.block->float_step(unit, &queue);
+                multiply_first_keys(next, &queue);
+            }
+            before = unit;
+            before.weight = unit.block->weight_of(unit.tile);
+            unit = next;
+        }
+        multiply_values(before, &queue);
     }
 
+  private:
     // The unit of a tile; keys 0: nothing to do.
     Unit unit_of(int64_t tile, int32_t* p, float largest_unit, FixedKeys* fixed) {
         Unit unit;
@@ -130,16 +132,6 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
             if (fixed->fits) unit.fixed = fixed;
         }
         return unit;
-    }
-
-    // P of a unit and its weight, while the tile registers multiply the values of the unit before it and the first keys of the
-    // next.
-    static void step(Unit* unit, const Unit& before, const Unit& next, TileQueue* queue) {
-        if (unit->fixed)
-            unit->block->fixed_step(*unit, before, next, queue);
-        else
-            unit->block->float_step(*unit, before, queue);
-        unit->weight = unit->block->weight_of(unit->tile);
     }
 
     // O += V^T P c.
@@ -157,14 +149,11 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
     static void multiply_first_keys(const Unit& unit, TileQueue* queue) {
         if (!unit.fixed) return;
         Tiles::hold(unit.block->q_);
-        for (int run = 0; run < TileQueue::kLead; ++run) unit.block->multiply_run(unit, run, unit.block->unit_.keys(run), queue);
+        for (int run = 0; run < TileQueue::kLead; ++run) unit.block->multiply_run(unit.tile, run, unit.block->unit_.keys(run), queue);
     }
 
-  private:
-    // Each lane's shift. Q has zeros up to a whole step of products, so that what lies behind a row of K counts nothing.
+    // Each lane's shift.
     void set_shifts() {
-        static_assert(kStep == V::kLanes * V::kDot);
-        q_ = reinterpret_cast<const int32_t*>(buffers_.q);
         const int64_t words = p_.dim / V::kDot;
         const I lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         F largest = V::set1(0.0f);
@@ -191,14 +180,6 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
     }
 
     // -- products --
-    int groups() const { return static_cast<int>(p_.dim_v / kRun); }  // of 16 channels
-
-    // Sums of 16 keys, after hold(q_).
-    [[gnu::always_inline]] void multiply_run(const Unit& unit, int run, int32_t* to, TileQueue* queue) const {
-        const int64_t dim = p_.dim;
-        const auto* const rows = static_cast<const int8_t*>(p_.k_codes) + (kv_row_ + unit.tile * tile_ + run * kRun) * dim;
-        Tiles::multiply_s8_s8(queue->begin(to), rows, dim, q_, static_cast<int>((dim + kStep - 1) / kStep));
-    }
     // Sums of 16 channels, after hold(unit.p).
     [[gnu::always_inline]] void multiply_group(const Unit& unit, int i, TileQueue* queue) const {
         const int64_t tile = tile_;
@@ -222,7 +203,7 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
         };
         for (int run = 0; run < runs; ++run) {
             if (run + kLead < runs)
-                multiply_run(unit, run + kLead, unit_.keys(run + kLead), queue);
+                multiply_run(unit.tile, run + kLead, unit_.keys(run + kLead), queue);
             else
                 channels(run);
             queue->end_round();
@@ -236,7 +217,7 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
                 channels(round);
             } else if (next.fixed) {
                 if (first == 0) Tiles::hold(next.block->q_);
-                next.block->multiply_run(next, first, unit_.keys(first), queue);
+                next.block->multiply_run(next.tile, first, unit_.keys(first), queue);
             }
             queue->end_round();
             fixed_weights(run, fixed, top, sum);
@@ -250,15 +231,9 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
         if (moved) rescale_output();
     }
 
-    void float_step(const Unit& unit, const Unit& before, TileQueue* queue) {
-        multiply_values(before, queue);
-        Tiles::hold(q_);
-        for (int run = 0; run < unit.keys / kRun; ++run)
-            multiply_run(unit, run, reinterpret_cast<int32_t*>(buffers_.x) + run * Tiles::kBlock, queue);
-        queue->store_all();
+    void float_step(const Unit& unit, TileQueue* queue) {
         buffers_.p = unit.p;
-        float_scores(unit.tile, unit.keys);
-        if (needs_mask(unit.tile * tile_, unit.keys)) mask(unit.tile * tile_, unit.keys);
+        float_scores(unit.tile, unit.keys, queue);
         if (softmax(unit.tile, unit.keys)) rescale_output();
     }
 
@@ -281,22 +256,6 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
                 V::store(to + at, V::fma(V::to_float(V::load(from + at)), scaled, V::load(to + at)));
             }
         }
-    }
-
-    // -- scores in fp32 --
-    void float_scores(int64_t tile, int keys) {
-        const int64_t row = kv_row_ + tile * tile_;
-        F top[2] = {V::set1(-INFINITY), V::set1(-INFINITY)};
-        for (int key = 0; key < keys; ++key) {
-            const I k_pair = spread(p_.k_pair + 2 * (row + key));
-            const F k_scale = spread(p_.k_scale + row + key);
-            CLARY_UNROLL for (int c = 0; c < 2; ++c) {
-                float* const x = buffers_.x + key * kLanes + c * V::kLanes;
-                put_score(V::load(reinterpret_cast<const int32_t*>(x)), V::load(pair_ + c * V::kLanes), k_pair, k_scale, x,
-                          &top[c]);
-            }
-        }
-        set_maxima(top);
     }
 
     // -- scores in fixed point --
@@ -461,85 +420,11 @@ class TileBlock : AttentionKernel<Vec, Format::kInt8, Format::kInt8, 2, 1> {
     }
 
     const UnitMemory& unit_;
-    const int32_t* q_;    // [code words][lanes]
     I take16_[2];         // bits of S that become S16
     I lane_scale_[2];     // of the tile: units of x per unit of S16 at the largest k_scale, times 2^15, twice in each lane
     float bias_unit_ = 0;     // octaves per k_scale and bias unit
     float largest_unit_ = 0;  // octaves per k_scale and unit of S16
     alignas(64) float unit_of_lane_[kLanes];
-};
-
-// Four blocks, tile by tile.
-class TileTask {
-    static constexpr int kBlocks = 4;
-
-  public:
-    static constexpr int kQueries = kBlocks * TileBlock::kLanes;
-
-    static int64_t scratch_bytes(const AttentionDesc& desc) {
-        return UnitMemory(desc, nullptr).bytes + kBlocks * TileBlock::scratch_bytes(desc);
-    }
-    static int64_t partial_floats(const AttentionDesc& desc, int rows) {
-        return (rows + TileBlock::kLanes - 1) / TileBlock::kLanes * TileBlock::partial_floats(desc);
-    }
-
-    TileTask(const AttendProblem& problem, const AttendTask& task, void* scratch)
-        : task_(task), partial_floats_(TileBlock::partial_floats(problem.desc)), memory_(problem.desc, scratch) {
-        char* at = static_cast<char*>(scratch) + memory_.bytes;
-        for (int row = 0; row < task.rows; row += TileBlock::kLanes, ++count_) {
-            AttendTask& own = tasks_[count_] = task;
-            own.first_row += row;
-            own.rows = std::min(task.rows - row, TileBlock::kLanes);
-            if (task.partial) own.partial += count_ * partial_floats_;
-            blocks_[count_].emplace(problem, own, at, memory_);
-            at += TileBlock::scratch_bytes(problem.desc);
-        }
-    }
-
-    void run() {
-        float largest_unit = 0;
-        for (int i = 0; i < count_; ++i) {
-            blocks_[i]->begin();
-            largest_unit = larger(largest_unit, blocks_[i]->largest_unit());
-        }
-        const Tiles tiles;
-        TileQueue queue;
-        FixedKeys fixed[2];  // of this tile and of the next
-        int64_t tile = task_.first_tile, number = 0;
-        int block = 0;
-        const auto next_unit = [&] {
-            TileBlock::Unit unit;
-            while (tile < task_.end_tile && unit.keys == 0) {
-                unit = blocks_[block]->unit_of(tile, memory_.p(number), largest_unit, &fixed[tile % 2]);
-                if (++block == count_) ++tile, block = 0;
-            }
-            ++number;
-            return unit;
-        };
-        TileBlock::Unit before, unit = next_unit();
-        TileBlock::multiply_first_keys(unit, &queue);
-        while (unit.keys > 0) {
-            const TileBlock::Unit next = next_unit();
-            TileBlock::step(&unit, before, next, &queue);
-            if (!unit.fixed) TileBlock::multiply_first_keys(next, &queue);
-            before = unit;
-            unit = next;
-        }
-        TileBlock::multiply_values(before, &queue);
-        for (int i = 0; i < count_; ++i) blocks_[i]->end();
-    }
-
-    void join(const float* partials, int64_t stride, int64_t pieces) {
-        for (int i = 0; i < count_; ++i) blocks_[i]->join(partials + i * partial_floats_, stride, pieces);
-    }
-
-  private:
-    const AttendTask& task_;
-    const int64_t partial_floats_;
-    UnitMemory memory_;
-    AttendTask tasks_[kBlocks];
-    std::optional<TileBlock> blocks_[kBlocks];
-    int count_ = 0;
 };
 
 }  // namespace clary::cpu::amx

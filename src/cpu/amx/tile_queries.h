@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the AMX kernels have in common: a task is four blocks of 32 queries, which read each tile of K and V while it is near;
+// products of their codes with K's by the tile registers, and scores in fp32 from these. Lanes are queries, as in
+// attention_kernel.h, whose steps they take otherwise.
+#pragma once
+
+#include <optional>
+
+#include "cpu/amx/tiles.h"
+#include "cpu/amx/vec.h"
+#include "cpu/attention_kernel.h"
+
+namespace clary::cpu::amx {
+
+// A block. buffers_.x and buffers_.p are given by the task, for its blocks use them one after the other.
+template <Format kPv>
+class TileQueries : public AttentionKernel<Vec, Format::kInt8, kPv, 2, 1> {
+  protected:
+    using Base = AttentionKernel<Vec, Format::kInt8, kPv, 2, 1>;
+    using V = Vec;
+    using I = V::I;
+    using F = V::F;
+    static constexpr int kStep = Tiles::kStepBytes;  // codes of a step of products
+    static constexpr int kRun = Tiles::kRows;        // keys or channels of a product
+    static_assert(kRun == numerics::kVRun);
+
+  public:
+    static constexpr int kLanes = Tiles::kLanes;
+    static_assert(kLanes == Base::kQueries);
+
+    TileQueries(const AttendProblem& problem, const AttendTask& task, void* scratch, float* x)
+        : Base(problem, task, scratch), q_(reinterpret_cast<const int32_t*>(this->buffers_.q)) {
+        this->buffers_.x = x;
+    }
+
+    void begin() {
+        this->load_queries();
+        this->set_ranges();
+    }
+    void end() {
+        if (this->t_.partial)
+            this->save(this->t_.partial);
+        else
+            this->finish();
+    }
+
+    // The tile's keys that are multiplied: those that any lane sees, up to a whole step of products. 0: none.
+    int keys_of(int64_t tile) const {
+        const int64_t first_key = tile * this->tile_;
+        if (first_key >= this->keep_max_ &&
+            (first_key + this->tile_ <= this->begin_min_ || first_key >= this->end_max_))
+            return 0;
+        return static_cast<int>(round_up(this->keys_to_compute(first_key), kStep));
+    }
+
+  protected:
+    int groups() const { return static_cast<int>(this->p_.dim_v / kRun); }  // of 16 channels
+
+    // Sums of 16 keys, after hold(q_). Q has zeros up to a whole step of products (load_lanes), so that what lies behind a row of
+    // K counts nothing; k_scale lies behind the last.
+    [[gnu::always_inline]] void multiply_run(int64_t tile, int run, int32_t* to, TileQueue* queue) const {
+        static_assert(kStep == V::kLanes * V::kDot);
+        const int64_t dim = this->p_.dim;
+        const auto* const rows =
+            static_cast<const int8_t*>(this->p_.k_codes) + (this->kv_row_ + tile * this->tile_ + run * kRun) * dim;
+        Tiles::multiply_s8_s8(queue->begin(to), rows, dim, q_, static_cast<int>((dim + kStep - 1) / kStep));
+    }
+
+    // x of a tile in fp32, and its maxima.
+    void float_scores(int64_t tile, int keys, TileQueue* queue) {
+        auto* const sums = reinterpret_cast<int32_t*>(this->buffers_.x);
+        Tiles::hold(q_);
+        for (int run = 0; run < keys / kRun; ++run) multiply_run(tile, run, sums + run * Tiles::kBlock, queue);
+        queue->store_all();
+        const int64_t row = this->kv_row_ + tile * this->tile_;
+        F top[2] = {V::set1(-INFINITY), V::set1(-INFINITY)};
+        for (int key = 0; key < keys; ++key) {
+            const I k_pair = this->spread(this->p_.k_pair + 2 * (row + key));
+            const F k_scale = this->spread(this->p_.k_scale + row + key);
+            CLARY_UNROLL for (int c = 0; c < 2; ++c) {
+                const int at = key * kLanes + c * V::kLanes;
+                this->put_score(V::load(sums + at), V::load(this->pair_ + c * V::kLanes), k_pair, k_scale,
+                                this->buffers_.x + at, &top[c]);
+            }
+        }
+        this->set_maxima(top);
+        if (this->needs_mask(tile * this->tile_, keys)) this->mask(tile * this->tile_, keys);
+    }
+
+    const int32_t* const q_;  // [code words][lanes]
+};
+
+// Four blocks of a kind. Its Memory is what they share, made of (desc, base), and counts bytes.
+template <class Block>
+class TileTask {
+    static constexpr int kBlocks = 4;
+
+  public:
+    static constexpr int kQueries = kBlocks * Block::kLanes;
+
+    static int64_t scratch_bytes(const AttentionDesc& desc) {
+        return typename Block::Memory(desc, nullptr).bytes + kBlocks * Block::scratch_bytes(desc);
+    }
+    static int64_t partial_floats(const AttentionDesc& desc, int rows) {
+        return (rows + Block::kLanes - 1) / Block::kLanes * Block::partial_floats(desc);
+    }
+
+    TileTask(const AttendProblem& problem, const AttendTask& task, void* scratch)
+        : task_(task), partial_floats_(Block::partial_floats(problem.desc)), memory_(problem.desc, scratch) {
+        char* at = static_cast<char*>(scratch) + memory_.bytes;
+        for (int row = 0; row < task.rows; row += Block::kLanes, ++count_) {
+            AttendTask& own = tasks_[count_] = task;
+            own.first_row += row;
+            own.rows = std::min(task.rows - row, Block::kLanes);
+            if (task.partial) own.partial += count_ * partial_floats_;
+            blocks_[count_].emplace(problem, own, at, memory_);
+            at += Block::scratch_bytes(problem.desc);
+        }
+    }
+
+    void run() {
+        for (int i = 0; i < count_; ++i) blocks_[i]->begin();
+        {
+            const Tiles tiles;
+            Block::run(*this);
+        }
+        for (int i = 0; i < count_; ++i) blocks_[i]->end();
+    }
+    void join(const float* partials, int64_t stride, int64_t pieces) {
+        for (int i = 0; i < count_; ++i) blocks_[i]->join(partials + i * partial_floats_, stride, pieces);
+    }
+
+    const AttendTask& task() const { return task_; }
+    const typename Block::Memory& memory() const { return memory_; }
+    int count() const { return count_; }
+    Block& block(int i) { return *blocks_[i]; }
+
+  private:
+    const AttendTask& task_;
+    const int64_t partial_floats_;
+    typename Block::Memory memory_;
+    AttendTask tasks_[kBlocks];
+    std::optional<Block> blocks_[kBlocks];
+    int count_ = 0;
+};
+
+}  // namespace clary::cpu::amx
