@@ -405,6 +405,11 @@ class AttentionKernel {
     // -- online softmax over tile-local maxima --
     // Makes P of the tile and its weight c = 2^(m + base - R); true where a lane's reference R moved.
     bool softmax(int64_t tile, int keys) {
+        return softmax(tile, keys, [&]<bool kWantLse>(std::bool_constant<kWantLse>, auto... p) { return make_p<kWantLse>(p...); });
+    }
+    // The same with P from make(whether an LSE is wanted, as make_p()).
+    template <typename Make>
+    [[gnu::always_inline]] bool softmax(int64_t tile, int keys, const Make& make) {
         const F masked = V::set1(-kInfinity), zero = V::set1(0.0f);
         bool moved = false;
         if constexpr (kIntPv) set_weights(tile, weights_);
@@ -424,8 +429,8 @@ class AttentionKernel {
             }
             const F shift = V::sub(V::set1(kPLog2Top), top_or_zero);
             F exact_sum = zero;
-            const F sum = desc_.want_lse ? make_p<true>(keys, at, factor, shift, &exact_sum)
-                                         : make_p<false>(keys, at, factor, shift, &exact_sum);
+            const F sum = desc_.want_lse ? make(std::true_type(), keys, at, factor, shift, &exact_sum)
+                                         : make(std::false_type(), keys, at, factor, shift, &exact_sum);
             add_to_sum(sum_ + at, at, sum);
             add_to_sum(exact_sum_ + at, at, exact_sum);
         }

@@ -17,13 +17,13 @@ class Bf16Block : public TileQueries<Format::kBf16> {
             const int64_t tile = desc.recipe.tile, dim_v = round_up(desc.head_dim_v, kDimMultiple);
             x = scratch.take<float>(tile * kLanes);              // [keys][lanes]
             p = scratch.take<int32_t>(tile / kPair * kLanes);    // [words of two keys][lanes]
-            sums = scratch.take<float>(kRun * kLanes);           // [16 channels][lanes]
+            sums = scratch.take<int32_t>(2 * Tiles::kBlock);     // fp32 of 16 channels, in turn, [16][lanes]
             pairs = scratch.take<int32_t>(kRun * dim_v);         // [16 words of two keys][channels]
             columns = scratch.take<int32_t>(dim_v * tile / kPair);  // V of a tile, [channels][words of two keys]
             bytes = scratch.bytes();
         }
-        float *x, *sums;
-        int32_t *p, *pairs, *columns;
+        float* x;
+        int32_t *p, *sums, *pairs, *columns;
         int64_t bytes;
     };
 
@@ -41,7 +41,10 @@ class Bf16Block : public TileQueries<Format::kBf16> {
                 if (!turned) block.turn_values(tile);
                 turned = true;
                 block.float_scores(tile, keys, &queue);
-                if (block.softmax(tile, keys)) block.rescale_output();
+                const auto make_p = [&]<bool kWantLse>(std::bool_constant<kWantLse>, auto... p) {
+                    return block.make_pairs<kWantLse>(p...);
+                };
+                if (block.softmax(tile, keys, make_p)) block.rescale_output();
                 block.multiply_values(tile, keys, &queue);
             }
         }
@@ -70,30 +73,52 @@ class Bf16Block : public TileQueries<Format::kBf16> {
         }
     }
 
-    // O += V^T P c, P [keys][lanes] being in buffers_.x.
-    void multiply_values(int64_t tile, int keys, TileQueue* queue) {
-        for (int word = 0; word < keys / kPair; ++word) {
-            CLARY_UNROLL for (int c = 0; c < 2; ++c) {
-                const int at = word * kPair * kLanes + c * V::kLanes;
-                const I even = _mm512_castps_si512(V::load(buffers_.x + at));
-                const I odd = _mm512_castps_si512(V::load(buffers_.x + at + kLanes));
-                V::store(memory_.p + word * kLanes + c * V::kLanes,
-                         _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(even, 16), odd));
+    // P as words of two keys; returns its sum, *exact_sum that of P before rounding.
+    template <bool kWantLse>
+    F make_pairs(int keys, int at, F factor, F shift, F* exact_sum) {
+        const float* const x = buffers_.x + at;
+        int32_t* const to = memory_.p + at;
+        F sum[kPair] = {V::set1(0.0f), V::set1(0.0f)}, exact = V::set1(0.0f);
+        for (int key = 0; key < keys; key += kPair) {
+            I p[kPair];
+            CLARY_UNROLL for (int i = 0; i < kPair; ++i) {
+                const F value = V::template exp2<4>(V::fma(V::load(x + (key + i) * kLanes), factor, shift));
+                if constexpr (kWantLse) exact = V::add(exact, value);
+                // To nearest even at bit 16; P is no NaN but one that arithmetic made, which stays one.
+                const I bits = _mm512_castps_si512(value);
+                const I odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), V::set1(1));
+                p[i] = V::add(bits, V::add(odd, V::set1(0x7fff)));
+                sum[i] = V::add(sum[i], _mm512_castsi512_ps(_mm512_and_si512(p[i], V::set1(static_cast<int32_t>(0xffff0000)))));
             }
+            V::store(to + key / kPair * kLanes, _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(p[0], 16), p[1]));
         }
+        *exact_sum = exact;
+        return V::add(sum[0], sum[1]);
+    }
+
+    // O += V^T P c.
+    void multiply_values(int64_t tile, int keys, TileQueue* queue) {
         const Weight weight = weight_of(tile);
         const int64_t words = tile_ / kPair;
         Tiles::hold(memory_.p);
-        for (int i = 0; i < groups(); ++i) {
-            const int c = queue->begin(reinterpret_cast<int32_t*>(memory_.sums));
-            Tiles::multiply_bf16(c, memory_.columns + i * kRun * words, words * 4, memory_.p, keys / kPair / kRun);
-            queue->store_all();
+        for (int i = 0; i < groups() + 1; ++i) {
+            if (i < groups())
+                Tiles::multiply_bf16(queue->begin(sums(i)), memory_.columns + i * kRun * words, words * 4, memory_.p,
+                                     keys / kPair / kRun);
+            queue->end_round();
+            if (i == 0) continue;
+            const auto* const from = reinterpret_cast<const float*>(sums(i - 1));
+            float* const o = buffers_.o + (i - 1) * kRun * kLanes;
+            const F w[2] = {weight.c[0], weight.c[1]};
             for (int r = 0; r < kRun; ++r) {
-                CLARY_UNROLL for (int half = 0; half < 2; ++half)
-                    add_value(weight, i * kRun + r, half, V::load(memory_.sums + r * kLanes + half * V::kLanes));
+                CLARY_UNROLL for (int c = 0; c < 2; ++c) {
+                    const int to = r * kLanes + c * V::kLanes;
+                    V::store(o + to, V::fma(V::load(from + to), w[c], V::load(o + to)));
+                }
             }
         }
     }
+    int32_t* sums(int i) const { return memory_.sums + i % 2 * Tiles::kBlock; }
 
     const Memory& memory_;
 };

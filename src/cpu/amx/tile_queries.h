@@ -73,14 +73,16 @@ class TileQueries : public AttentionKernel<Vec, Format::kInt8, kPv, 2, 1> {
         for (int run = 0; run < keys / kRun; ++run) multiply_run(tile, run, sums + run * Tiles::kBlock, queue);
         queue->store_all();
         const int64_t row = this->kv_row_ + tile * this->tile_;
+        const int16_t* const k_pairs = this->p_.k_pair + 2 * row;
+        const float* const k_scales = this->p_.k_scale + row;
+        const I pair[2] = {V::load(this->pair_), V::load(this->pair_ + V::kLanes)};
         F top[2] = {V::set1(-INFINITY), V::set1(-INFINITY)};
         for (int key = 0; key < keys; ++key) {
-            const I k_pair = this->spread(this->p_.k_pair + 2 * (row + key));
-            const F k_scale = this->spread(this->p_.k_scale + row + key);
+            const I k_pair = this->spread(k_pairs + 2 * key);
+            const F k_scale = this->spread(k_scales + key);
             CLARY_UNROLL for (int c = 0; c < 2; ++c) {
-                const int at = key * kLanes + c * V::kLanes;
-                this->put_score(V::load(sums + at), V::load(this->pair_ + c * V::kLanes), k_pair, k_scale,
-                                this->buffers_.x + at, &top[c]);
+                int32_t* const at = sums + key * kLanes + c * V::kLanes;
+                this->put_score(V::load(at), pair[c], k_pair, k_scale, reinterpret_cast<float*>(at), &top[c]);
             }
         }
         this->set_maxima(top);
