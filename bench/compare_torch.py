@@ -99,17 +99,26 @@ class Problem:
 class Probe:
     """What the machine gives at most, between the calls that are measured."""
 
+    PEAKS = ("vnni", "amx")
+
     def __init__(self, path: str, threads: int):
         self.library = ctypes.CDLL(path)
         self.library.clary_probe_read.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_int]
-        self.library.clary_probe_vnni.restype = ctypes.c_double
+        for name in self.PEAKS:
+            getattr(self.library, f"clary_probe_{name}").restype = ctypes.c_double
         self.threads = threads
 
     def read(self, buffer, streams: int) -> None:
         self.library.clary_probe_read(buffer.data_ptr(), buffer.numel(), streams, self.threads)
 
-    def vnni(self) -> None:
-        self.operations = self.library.clary_probe_vnni(self.threads)
+    def peaks(self, operations: dict) -> dict:
+        """Functions that leave the operations they did in `operations`; those of instructions that the machine has."""
+        def run(name):
+            operations[name] = getattr(self.library, f"clary_probe_{name}")(self.threads)
+
+        for name in self.PEAKS:
+            run(name)
+        return {("probe", name): lambda name=name: run(name) for name in self.PEAKS if operations[name]}
 
 
 def measure(candidates: dict, threads: int) -> dict:
@@ -155,22 +164,25 @@ def attention(clary, threads: int, dim: int, seq: int, probe):
         errors[recipe] = rel_l1(problem.out[:, :1], reference)
         problem.quantize()
         candidates[recipe, "kernel"], candidates[recipe, "call"] = problem.kernel, problem.call
+    operations = {}
     if probe:
-        candidates["probe", "vnni"] = probe.vnni
+        candidates.update(probe.peaks(operations))
     times = measure(candidates, threads)
-    peak = probe.operations / statistics.median(times.pop(("probe", "vnni"))) * 1e-9 if probe else None
+    peaks = {name: operations[name] / statistics.median(times.pop(("probe", name))) * 1e-9
+             for name in operations if operations[name]}  # fmt: skip
     base = statistics.median(times[BASELINE, "kernel"])
     flops = 4.0 * ARGS.heads * seq * seq * dim / (2 if ARGS.causal else 1)
     for (recipe, what), values in times.items():
         ms = statistics.median(values)
         tops = flops / ms * 1e-9
         print(f"{threads:7} {dim:4} {seq:6} {recipe:20} {what:7} {kernels[recipe]:24} {ms:9.2f} {tops * 1e3:8.0f} "
-              f"{base / ms:6.2f} {errors[recipe]:8.5f}" + (f" {tops / peak:5.2f}" if peak else ""),
+              f"{base / ms:6.2f} {errors[recipe]:8.5f}" + "".join(f" {tops / peak:5.2f}" for peak in peaks.values()),
               flush=True)  # fmt: skip
         yield record_of(threads, kernel=kernels[recipe], recipe=recipe, what=what, batch=1, q_heads=ARGS.heads,
                         kv_heads=ARGS.heads, q_len=seq, kv_len=seq, head_dim=dim, causal=ARGS.causal, ms=ms,
                         ms_iqr=spread(values), tops=tops, baseline=BASELINE, baseline_ms=base,
-                        ratio=base / ms, rel_l1=errors[recipe], vnni_tops=peak)  # fmt: skip
+                        ratio=base / ms, rel_l1=errors[recipe],
+                        **{f"{name}_tops": peak for name, peak in peaks.items()})  # fmt: skip
 
 
 def decode(clary, threads: int, batch: int, keys: int, probe):
@@ -203,7 +215,7 @@ def main() -> int:
     records = []
     print(f"{cpu_name()}, PyTorch {torch.__version__}; medians")
     print(f"{'threads':>7} {'D':>4} {'S':>6} {'recipe':20} {'what':7} {'kernel':24} {'ms':>9} {'GOP/s':>8} "
-          f"{'ratio':>6} {'rel L1':>8}" + (" of VNNI peak" if ARGS.probe else ""))  # fmt: skip
+          f"{'ratio':>6} {'rel L1':>8}" + (" of VNNI's and AMX's peak" if ARGS.probe else ""))  # fmt: skip
     for threads in ARGS.threads:
         torch.set_num_threads(threads)
         clary.set_num_threads(threads)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Google Benchmark over the inner loops of the CPU backend, for each tier that runs here: the scores of a tile, its softmax, its
-// P V, and packing K with V, and Q. int8_int8; a stage's items are scores (a key and a query), packing's are elements.
+// P V, these together, and packing K with V, and Q. int8_int8; a stage's items are scores (a key and a query), packing's are elements.
 //
 //   bench_cpu --benchmark_filter=avx512
 #include <benchmark/benchmark.h>
@@ -70,10 +70,23 @@ class Head {
 void stage(benchmark::State& state, const Tier& tier, RunStage run, const char* recipe, Stage stage, int64_t dim) {
     Head head(tier, recipe, 256, dim);
     const AttendProblem problem = head.problem();
-    const AttendTask task{0, 0, 0, tier.block, sequence_of(head.desc(), 0), 0, 1, nullptr};
+    const int rows = tier.block(head.desc());
+    const AttendTask task{0, 0, 0, rows, sequence_of(head.desc(), 0), 0, 1, nullptr};
     constexpr int64_t kRounds = 100;
     for (auto _ : state) run(problem, task, head.workspace(), stage, kRounds);
-    state.SetItemsProcessed(state.iterations() * kRounds * tier.block * head.desc().recipe.tile);
+    state.SetItemsProcessed(state.iterations() * kRounds * rows * head.desc().recipe.tile);
+}
+
+// A block of queries against 2048 keys: the stages as the whole kernel runs them.
+void attend(benchmark::State& state, const Tier& tier, const char* recipe, int64_t dim) {
+    constexpr int64_t kKeys = 2048;
+    Head head(tier, recipe, kKeys, dim);
+    const AttendProblem problem = head.problem();
+    const int rows = tier.block(head.desc());
+    const int64_t tiles = kKeys / head.desc().recipe.tile;
+    const AttendTask task{0, 0, 0, rows, sequence_of(head.desc(), 0), 0, tiles, nullptr};
+    for (auto _ : state) tier.attend(problem, task, head.workspace());
+    state.SetItemsProcessed(state.iterations() * rows * kKeys);
 }
 
 void packing(benchmark::State& state, const Tier& tier, const char* recipe, bool keys, int64_t dim) {
@@ -90,6 +103,10 @@ void add(const Tier& tier, RunStage run) {
             const auto name = [&](const char* what) {
                 return std::string(tier.name) + "/" + what + "/" + recipe + "/D" + std::to_string(dim);
             };
+            benchmark::RegisterBenchmark(name("attend").c_str(), [=, &tier](benchmark::State& state) {
+                attend(state, tier, recipe, dim);
+            });
+            if (!run) continue;  // by another tier's vectors
             for (const auto& [what, which] : {std::pair{"scores", Stage::kScores},
                                               {"softmax", Stage::kSoftmax},
                                               {"accumulate", Stage::kAccumulate}})
@@ -108,6 +125,7 @@ void add(const Tier& tier, RunStage run) {
 
 int main(int argc, char** argv) {
     using namespace clary::cpu;
+    add(amx_tier(), nullptr);
     add(avx512_tier(), kRunAvx512Stage);
     add(avxvnni_tier(), kRunAvxvnniStage);
     add(avx2_tier(), kRunAvx2Stage);

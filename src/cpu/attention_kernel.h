@@ -695,22 +695,21 @@ class AttentionKernel {
         for (int lane = row * L; lane < row * L + L; ++lane) l += sum_[lane], exact_l += exact_sum_[lane];
         const float reference = reference_[row * L];
         const bool empty = reference == -kInfinity && !std::isnan(l);  // NaN: all scores of its tiles were
+        const auto lse_of = [&](float sum) {
+            if (empty) return -std::numeric_limits<double>::infinity();
+            const double log_sum = std::log2(static_cast<double>(sum) / static_cast<double>(kPTop));
+            return static_cast<double>(numerics::kLn2) * (static_cast<double>(reference) + log_sum) +
+                   static_cast<double>(shift_[row * L]);
+        };
+        const bool has_sink = row < t_.rows && desc_.sinks.given();
+        const double sink =
+            has_sink ? static_cast<const float*>(desc_.sinks.data)[q_head(row) * desc_.sinks.stride[0]] : 0;
         double share = 1;
-        if (desc_.want_lse || desc_.sinks.given()) {
-            const double sum = static_cast<double>(desc_.want_lse ? exact_l : l) / static_cast<double>(kPTop);
-            double lse = -std::numeric_limits<double>::infinity();
-            if (!empty)
-                lse = static_cast<double>(numerics::kLn2) * (static_cast<double>(reference) + std::log2(sum)) +
-                      static_cast<double>(shift_[row * L]);
-            if (row < t_.rows && desc_.sinks.given()) {
-                const double sink = static_cast<const float*>(desc_.sinks.data)[q_head(row) * desc_.sinks.stride[0]];
-                const double with_sink = numerics::log_add_exp(lse, sink);
-                share = empty ? 0 : std::exp(lse - with_sink);
-                lse = with_sink;
-            }
-            if (desc_.want_lse && row < t_.rows)
-                desc_.lse[t_.b * desc_.lse_batch_stride + q_head(row) * desc_.lse_head_stride +
-                          (t_.sequence.q_begin + query(row)) * desc_.lse_token_stride] = static_cast<float>(lse);
+        if (has_sink) share = empty ? 0 : std::exp(lse_of(l) - numerics::log_add_exp(lse_of(l), sink));
+        if (desc_.want_lse && row < t_.rows) {
+            const double lse = has_sink ? numerics::log_add_exp(lse_of(exact_l), sink) : lse_of(exact_l);
+            desc_.lse[t_.b * desc_.lse_batch_stride + q_head(row) * desc_.lse_head_stride +
+                      (t_.sequence.q_begin + query(row)) * desc_.lse_token_stride] = static_cast<float>(lse);
         }
         *inverse = empty ? 0.0f : static_cast<float>(share / static_cast<double>(l));
         *mean_share = empty ? 0.0f : static_cast<float>(share);
