@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "performance.md"
 FIGURES = ROOT / "docs" / "figures"
 BEGIN, END = "<!-- written by bench/results_table.py -->", "<!-- end of what it writes -->"
+PEAKS = {"vnni_tops": "512-bit VPDPBUSD", "amx_tops": "AMX's TDPBSSD"}  # fields of records
 WHAT = {"kernel": "kernel", "call": "whole call"}
 
 
@@ -104,8 +105,9 @@ def written():
             charts[f"{name}.svg"] = chart(attention, machine, dates[-1])
             lines += [f"![Kernels beside {attention[0]['baseline']}](figures/{name}.svg)", ""]
             lines += [*attention_table(attention), ""]
-        if peaks := [r["vnni_tops"] for r in attention if r.get("vnni_tops")]:
-            lines += [f"512-bit VPDPBUSD alone, between those calls: {rate(statistics.median(peaks))} (median).", ""]
+        for key, what in PEAKS.items():
+            if peaks := [r[key] for r in attention if r.get(key)]:
+                lines += [f"{what} alone, between those calls: {rate(statistics.median(peaks))} (median).", ""]
         if quantize:
             lines += ["Quantization of Q, K and V:", "", *quantize_table(quantize), ""]
         if decode := [r for r in group if r["what"] == "decode"]:

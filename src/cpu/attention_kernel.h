@@ -447,13 +447,15 @@ class AttentionKernel {
         const M first = V::both(seen, V::equal(reference, masked));
         const M jump = V::both(seen, V::greater(V::sub(lift, reference), V::set1(numerics::kReferenceSlack)));
         const F next = V::select(V::either(first, jump), lift, reference);
+        F rescale = V::set1(1.0f);
+        const bool moved = V::any(jump);
         // First tile of a lane: O and l are still zero, so any finite factor will do.
-        const F rescale =
-            V::select(jump, V::select(first, zero, V::template exp2<6>(V::sub(reference, next))), V::set1(1.0f));
+        if (moved)
+            rescale = V::select(jump, V::select(first, zero, V::template exp2<6>(V::sub(reference, next))), rescale);
         V::store(rescale_ + at, rescale);
         V::store(reference_ + at, next);
         V::store(weight_ + at, V::select(seen, V::template exp2<6>(V::sub(lift, next)), zero));
-        return V::any(jump);
+        return moved;
     }
     // *sum = *sum * rescale + of_tile * c, of the lanes at `at`.
     void add_to_sum(float* sum, int at, F of_tile) const {
