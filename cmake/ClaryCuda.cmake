@@ -21,8 +21,7 @@ else()
     set(hopper OFF)
 endif()
 option(CLARY_CUDA_HOPPER "Hopper's own kernels (sm_90a); of use where 90 is among the architectures" ${hopper})
-set(CLARY_CUDA_HOPPER_RECIPES int8_int8 int8_fp16 int8_bf16)  # that it has kernels for
-set(CLARY_CUDA_HOPPER_HEAD_DIMS 64 128)
+set(CLARY_CUDA_HOPPER_HEAD_DIMS 64 96 128 192 192v128 256)  # that it has kernels for
 
 foreach(arch ${CLARY_CUDA_ARCHS})
     if(NOT arch IN_LIST every_arch)
@@ -83,11 +82,20 @@ if(CLARY_CCACHE)
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${CLARY_CCACHE})
 endif()
 
-# clary_hopper_unit(RESULT RECIPE DIM): definitions of a unit of Hopper's own kernels.
-function(clary_hopper_unit result recipe dim)
+# clary_hopper_recipes(RESULT DIMS): those that Hopper has kernels of its own for, at a pair of head dims.
+function(clary_hopper_recipes result dims)
+    set(recipes int8_int8)
+    if(dims MATCHES "^(64|96|128)$")
+        list(APPEND recipes int8_fp16 int8_bf16)
+    endif()
+    set(${result} ${recipes} PARENT_SCOPE)
+endfunction()
+# clary_hopper_unit(RESULT RECIPE DIMS): definitions of a unit of them.
+function(clary_hopper_unit result recipe dims)
     set(pv ${unit_of_${recipe}})
     list(FILTER pv INCLUDE REGEX "CLARY_PV")
-    set(${result} CLARY_UNIT=${recipe}_d${dim} ${pv} CLARY_HEAD_DIM=${dim} PARENT_SCOPE)
+    clary_head_dims(head_dims ${dims})
+    set(${result} CLARY_UNIT=${recipe}_d${dims} ${pv} ${head_dims} PARENT_SCOPE)
 endfunction()
 # clary_cuda_attention(RESULT DIMS RECIPES...): the attention units of a pair of head dims (cmake/ClaryGpu.cmake).
 function(clary_cuda_attention result dims)

@@ -2,8 +2,8 @@
 // Speed of Hopper's attention kernels alone, on random packed operands, each result compared with that of the mma.sync
 // kernel, for bytes of P bit by bit: a program that compiles in seconds, for trying variants of the kernel.
 //
-//   bench_sm90_attention [S ..]      default: 1024 4096 16384; B S = 32768 tokens, H D = 2048; TOPS of 4 B H S S D (causal
-//                                    half) operations, median of 5 rounds
+//   bench_sm90_attention [S ..]      default: 1024 4096 16384; B S = 32768 tokens, H D = 2048; TOPS of 2 B H S S (D + D of V)
+//                                    (causal half) operations, median of 5 rounds
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -28,11 +28,11 @@ namespace sm90 = clary::cuda::sm90;
 using Mma = gpu::Nvidia<gpu::kSm80>;
 
 // The two kernels of a config. (nvcc cannot name __global__ templates over a struct's values.)
-template <gpu::Element kV, int kHeadDim, bool kKeyBias>
+template <gpu::Element kV, int kHeadDim, int kHeadDimV, bool kKeyBias>
 struct Case {
-    static constexpr sm90::Config kConfig{kV, kHeadDim, kKeyBias, false};
+    static constexpr sm90::Config kConfig{kV, kHeadDim, kHeadDimV, kKeyBias, false};
     static constexpr gpu::AttentionConfig kPlainConfig =
-        gpu::config_for({gpu::Element::kS8, kV, kHeadDim, kHeadDim, sm90::kTileK, kKeyBias,
+        gpu::config_for({gpu::Element::kS8, kV, kHeadDim, kHeadDimV, sm90::kTileK, kKeyBias,
                          kConfig.scales_keys() ? gpu::KeyScales::kKey : gpu::KeyScales::kLane, false});
     using Kernel = sm90::Attention<kConfig>;
     using Plain = gpu::AttentionKernel<Mma, kPlainConfig>;
@@ -57,12 +57,13 @@ void check(cudaError_t error, const char* what) {
 class Problem {
   public:
     Problem(const sm90::Config& config, int64_t length, bool causal) {
-        const int64_t dim = config.head_dim, heads = 2048 / dim, batch = 32768 / length;
+        const int64_t dim = config.head_dim, dim_v = config.head_dim_v, heads = 2048 / dim, batch = 32768 / length;
         AttentionDesc& d = desc_;
         d.batch = batch;
         d.q_heads = d.kv_heads = heads;
         d.q_len = d.kv_len = d.q_tokens = d.kv_tokens = length;
-        d.head_dim = d.head_dim_v = dim;
+        d.head_dim = dim;
+        d.head_dim_v = dim_v;
         d.scale = 1 / std::sqrt(static_cast<double>(dim));
         d.causal = causal ? Causal::kBottomRight : Causal::kNone;
         Recipe& r = d.recipe;
@@ -76,9 +77,9 @@ class Problem {
         r.v_scale = config.direct() ? VScale::kNone : config.key_bias ? VScale::kToken : VScale::kChannel;
         r.granularity = config.scales_keys() ? numerics::Granularity::kPerToken : numerics::Granularity::kFine;
 
-        out_bytes_ = batch * length * heads * dim * 2;
+        out_bytes_ = batch * length * heads * dim_v * 2;
         check(cudaMalloc(&out_, out_bytes_), "cudaMalloc");
-        d.out = {out_, DType::kBF16, heads * length * dim, length * dim, dim, 1};
+        d.out = {out_, DType::kBF16, heads * length * dim_v, length * dim_v, dim_v, 1};
         q_ = upload(packed_q_layout(d, kMmaArrangement), dim);
         kv_ = upload(packed_kv_layout(d, 0, kMmaArrangement), dim);
         params_ = gpu::attention_params(d, 0, q_, kv_);
@@ -97,8 +98,8 @@ class Problem {
     }
     double operations() const {
         const AttentionDesc& d = desc_;
-        return (d.causal == Causal::kNone ? 4.0 : 2.0) * static_cast<double>(d.batch * d.q_heads) *
-               static_cast<double>(d.q_len * d.kv_len * d.head_dim);
+        return (d.causal == Causal::kNone ? 2.0 : 1.0) * static_cast<double>(d.batch * d.q_heads) *
+               static_cast<double>(d.q_len * d.kv_len * (d.head_dim + d.head_dim_v));
     }
 
   private:
@@ -140,8 +141,13 @@ class Problem {
         } else if (name == "lengths") {
             for (int64_t i = 0; i < count; ++i) reinterpret_cast<int64_t*>(at)[i] = desc_.kv_len;
         } else if (name != "header") {
-            for (int64_t i = 0; i < count; ++i)
-                reinterpret_cast<float*>(at)[i] = (0.8f + 0.4f * static_cast<float>(generator_() % 1000) / 1000) / 32;
+            auto* const x = reinterpret_cast<float*>(at);
+            for (int64_t i = 0; i < count; ++i) {
+                x[i] = (0.8f + 0.4f * static_cast<float>(generator_() % 1000) / 1000) / 32;
+                // Keys of a group (numerics/scale_groups.h) have the scale of its first.
+                if (name == "k_scale" && desc_.recipe.granularity == numerics::Granularity::kFine)
+                    x[i] = x[i / 64 * 64 + i % 8 / 2 * 2];
+            }
         }
     }
 
@@ -197,18 +203,21 @@ bool measure(const std::vector<int64_t>& lengths) {
     const char* const recipe = kConfig.v == gpu::Element::kS8    ? "int8_int8"
                                : kConfig.v == gpu::Element::kF16 ? "int8_fp16"
                                                                  : "int8_bf16";
-    std::printf("%s D %3d %-8s", recipe, kConfig.head_dim, kConfig.key_bias ? "accurate" : "fast");
+    std::printf("%s D %3d %3d %-8s", recipe, kConfig.head_dim, kConfig.head_dim_v,
+                kConfig.key_bias ? "accurate" : "fast");
     for (const int64_t length : lengths)
         for (const bool causal : {false, true}) {
             const Problem problem(kConfig, length, causal);
             sm90::Params params;
             params.attention = problem.params();
-            if (const Status status = sm90::prepare(params, device.l2CacheSize); !status.is_ok()) {
+            if (const Status status = sm90::prepare(params, device.multiProcessorCount, device.l2CacheSize);
+                !status.is_ok()) {
                 std::fprintf(stderr, "%s\n", status.text().c_str());
                 std::exit(1);
             }
-            const int blocks = std::min(device.multiProcessorCount, params.schedule.items);
-            const auto run = [&] { wgmma_kernel<C><<<blocks, sm90::kThreads, Kernel::kSharedBytes>>>(params); };
+            const auto run = [&] {
+                wgmma_kernel<C><<<params.schedule.blocks, sm90::kThreads, Kernel::kSharedBytes>>>(params);
+            };
             problem.poison();
             run();
             const std::vector<uint16_t> bits = problem.result();
@@ -240,13 +249,19 @@ int main(int argc, char** argv) {
     for (int i = 1; i < argc; ++i) lengths.push_back(std::atoll(argv[i]));
     if (lengths.empty()) lengths = {1024, 4096, 16384};
     using enum gpu::Element;
-    bool same = measure<Case<kS8, 128, true>>(lengths);
-    same &= measure<Case<kS8, 128, false>>(lengths);
-    same &= measure<Case<kS8, 64, true>>(lengths);
-    same &= measure<Case<kS8, 64, false>>(lengths);
-    same &= measure<Case<kF16, 128, true>>(lengths);
-    same &= measure<Case<kF16, 128, false>>(lengths);
-    same &= measure<Case<kF16, 64, true>>(lengths);
-    same &= measure<Case<kF16, 64, false>>(lengths);
+    bool same = true;
+    const auto both = [&]<gpu::Element kV, int kHeadDim, int kHeadDimV = kHeadDim>() {
+        same &= measure<Case<kV, kHeadDim, kHeadDimV, true>>(lengths);
+        same &= measure<Case<kV, kHeadDim, kHeadDimV, false>>(lengths);
+    };
+    both.operator()<kS8, 64>();
+    both.operator()<kS8, 96>();
+    both.operator()<kS8, 128>();
+    both.operator()<kS8, 192, 128>();
+    both.operator()<kS8, 192>();
+    both.operator()<kS8, 256>();
+    both.operator()<kF16, 64>();
+    both.operator()<kF16, 96>();
+    both.operator()<kF16, 128>();
     return same ? 0 : 1;
 }

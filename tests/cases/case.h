@@ -102,8 +102,8 @@ std::vector<Case> value_cases();
 std::vector<Case> all_cases();
 // Every pair of the lengths around tiles, with and without causal mask: for CLARY_EXHAUSTIVE=1.
 std::vector<Case> exhaustive_length_cases();
-// The case at a head dim that all kernels have, unless head dims are what it is about.
-Case widened(Case c);
+// The case at a head dim that all kernels have, or at another, unless its own is wider or what it is about.
+Case widened(Case c, int64_t dim = 64);
 bool exhaustive();  // CLARY_EXHAUSTIVE=1
 
 }  // namespace clary::cases

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every case of the list on every tier and recipe: one shot, two phases, the oracle on the same packed operands, exact
 // float64 attention, and nothing read or written that should not be.
+#include <fmt/format.h>
+
+#include <iterator>
+#include <utility>
+
 #include "cases/tolerances.h"
 #include "cpu/run.h"
 
@@ -41,15 +46,25 @@ std::string name_of(const testing::TestParamInfo<Case>& info) {
 INSTANTIATE_TEST_SUITE_P(Cases, Conformance, testing::ValuesIn(all_cases()), name_of);
 INSTANTIATE_TEST_SUITE_P(Lengths, Conformance,
                          testing::ValuesIn(exhaustive() ? exhaustive_length_cases() : std::vector<Case>{}), name_of);
-// Of the cases whose head dim is not what they are about, those that kernels of wider ones alone would not see.
+// Of the cases whose head dim is not what they are about, those that kernels of wider ones alone would not see: each at 64, and
+// at one of the others in turn.
 std::vector<Case> wider_cases() {
     std::vector<Case> cases;
     if (std::string(device_under_test().backend()) != "cuda" && !exhaustive()) return cases;
+    constexpr std::pair<int64_t, int64_t> kOthers[] = {{96, 96}, {192, 128}, {192, 192}, {256, 256}};
+    size_t turn = 0;
     for (const Case& c : all_cases()) {
-        Case wider = widened(c);
-        if (wider.dim == c.dim || c.dim_v != 0) continue;
-        wider.name += "_d64";
-        cases.push_back(wider);
+        if (c.dim_v != 0) continue;
+        const auto add = [&](int64_t dim, int64_t dim_v) {
+            Case wider = widened(c, dim);
+            if (wider.dim == c.dim) return;
+            if (dim_v != dim) wider.dim_v = dim_v;
+            wider.name += dim_v == dim ? fmt::format("_d{}", dim) : fmt::format("_d{}v{}", dim, dim_v);
+            cases.push_back(wider);
+        };
+        add(64, 64);
+        const auto [dim, dim_v] = kOthers[turn++ % std::size(kOthers)];
+        add(dim, dim_v);
     }
     return cases;
 }

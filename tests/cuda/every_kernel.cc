@@ -67,17 +67,16 @@ std::span<const QuantizeEntry* const> quantize_entries() {
 namespace sm90 {
 namespace {
 
-Entry entry(Format pv, int head_dim, bool key_bias, bool want_lse) {
-    const Config config{.v = gpu::element_of(pv), .head_dim = head_dim, .key_bias = key_bias, .want_lse = want_lse};
-    return {config, 0, {"", &kCode, kThreads}};
+Entry entry(Format pv, int head_dim, int head_dim_v, bool key_bias, bool want_lse) {
+    return {{gpu::element_of(pv), head_dim, head_dim_v, key_bias, want_lse}, 0, {"", &kCode, kThreads}};
 }
 
 }  // namespace
 
 std::span<const std::span<const Entry>> entries() {
-#define CLARY_HOPPER_LIST(qk, pv, sums, variants, dim, dim_v)                                                       \
-    entry(Format::pv, dim, false, false), entry(Format::pv, dim, false, true), entry(Format::pv, dim, true, false), \
-        entry(Format::pv, dim, true, true),
+#define CLARY_HOPPER_LIST(qk, pv, sums, variants, dim, dim_v)                                \
+    entry(Format::pv, dim, dim_v, false, false), entry(Format::pv, dim, dim_v, false, true), \
+        entry(Format::pv, dim, dim_v, true, false), entry(Format::pv, dim, dim_v, true, true),
     static const Entry all[] = {CLARY_HOPPER_UNITS(CLARY_HOPPER_LIST)};
     static const std::span<const Entry> units[] = {all};
     return units;

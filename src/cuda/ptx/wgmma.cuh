@@ -101,6 +101,7 @@ CLARY_DEVICE void pin(float (&r)[N]) {
                     "r"(a[3]), "l"(b.descriptor()));                                                           \
     }
 CLARY_WGMMAS(1, 64, "%32", "%33", "%34", "%35", "%36")
+CLARY_WGMMAS(2, 96, "%48", "%49", "%50", "%51", "%52")
 CLARY_WGMMAS(3, 128, "%64", "%65", "%66", "%67", "%68")
 #undef CLARY_WGMMAS
 #undef CLARY_WGMMA
@@ -126,6 +127,7 @@ CLARY_DEVICE uint32_t pack_finite_f16(float a, float b) {
             CLARY_WIDE_WGMMA(part, n, "bf16", __VA_ARGS__);                              \
     }
 CLARY_WIDE_WGMMAS(1, 64, "%32", "%33", "%34", "%35", "%36")
+CLARY_WIDE_WGMMAS(2, 96, "%48", "%49", "%50", "%51", "%52")
 CLARY_WIDE_WGMMAS(3, 128, "%64", "%65", "%66", "%67", "%68")
 #undef CLARY_WIDE_WGMMAS
 #undef CLARY_WIDE_WGMMA

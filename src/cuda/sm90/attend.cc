@@ -18,11 +18,11 @@ constexpr int64_t kMaxRows = 0x7fffffff;  // kernels and tensor maps count rows 
 
 const Entry* find(const AttentionDesc& desc) {
     const auto [dim, dim_v] = padded_dims_mma(desc);
-    if (dim != dim_v) return nullptr;
     for (const auto& unit : entries())
         for (const Entry& entry : unit)
             if (entry.config.v == gpu::element_of(desc.recipe.pv) && entry.config.head_dim == dim &&
-                entry.config.key_bias == desc.recipe.key_bias() && entry.config.want_lse == desc.want_lse)
+                entry.config.head_dim_v == dim_v && entry.config.key_bias == desc.recipe.key_bias() &&
+                entry.config.want_lse == desc.want_lse)
                 return &entry;
     return nullptr;
 }
@@ -37,8 +37,11 @@ std::string refusal(const AttentionDesc& desc) {
     const Recipe& r = desc.recipe;
     const Entry* const entry = find(desc);
     if (entry == nullptr)
-        return fmt::format("q, v: head_dim {} and {}; allowed: the wider one 33..64 or 97..128", desc.head_dim,
-                           desc.head_dim_v);
+        return fmt::format("q, v: head_dim {} and {}; allowed: the wider one 33..{}", desc.head_dim, desc.head_dim_v,
+                           r.pv == Format::kInt8 ? 256 : 128);
+    if (entry->config.stores_directly() && dtype_size(desc.out.dtype) != 2)
+        return fmt::format("out: dtype {} at head_dim {}; allowed there: fp16, bf16", dtype_name(desc.out.dtype),
+                           desc.head_dim);
     if (gpu::sums_for(r.accumulator) != gpu::Sums::kWide)
         return fmt::format("recipe: accum={}; allowed: fp32", accumulator_name(r.accumulator));
     if (r.tile != kTileK) return fmt::format("recipe: tile={}; allowed: {}", r.tile, kTileK);
@@ -66,9 +69,9 @@ Status attend(const Call& call, int64_t kv_capacity, const void* packed_q, const
     CLARY_RETURN_IF_ERROR(attribute(l2_bytes, cudaDevAttrL2CacheSize, desc.device_index));
     Params params;
     params.attention = gpu::attention_params(desc, kv_capacity, packed_q, packed_kv);
-    CLARY_RETURN_IF_ERROR(prepare(params, l2_bytes));
-    return gpu::launch<Runtime>(entry.kernel, desc.device_index, std::min(processors, params.schedule.items),
-                                entry.shared_bytes, &params, call.stream, false);
+    CLARY_RETURN_IF_ERROR(prepare(params, processors, l2_bytes));
+    return gpu::launch<Runtime>(entry.kernel, desc.device_index, params.schedule.blocks, entry.shared_bytes, &params,
+                                call.stream, false);
 }
 
 }  // namespace clary::cuda::sm90

@@ -18,7 +18,12 @@
 //   tensor cores   | S(j) = Q K, T(j-1) = P V |                             | S(j+1), T(j) ...
 //   other pipes    | sums              | m(j) | O += T(j-1), P(j) from S(j) | sums     | m(j+1) ...
 //
-// One's products run beside the other's exponentials: they take turns at P, or drift apart (Config::takes_turns). 208
+// More than 128 channels of V, T in parts where S was before (Config::value_parts):
+//
+//   tensor cores   | S(j) |                   | T(j), part 0 |           | part 1 |           | S(j+1) ...
+//   other pipes    |      | m(j), P(j), sums  |              | O += part |        | O += part |
+//
+// One's products run beside the other's exponentials: they take turns at P, or drift apart (Config::takes_turns). Up to 208
 // registers hold O, S, T and P.
 #pragma once
 
@@ -39,10 +44,13 @@ class Attention {
     using L = Layout<kConfig>;
     using Output = typename L::Output;
     static constexpr Config c = kConfig;
-    static constexpr int kD = c.head_dim;
+    static constexpr int kDv = c.head_dim_v;
     static constexpr bool kDirect = c.direct(), kIntP = !kDirect;
-    static constexpr int kPartial = kDirect ? 0 : kD / 2;  // registers of T
-    static constexpr int kLateFlush = c.flushes_late() ? kD / 4 : 0, kEarlyFlush = kPartial - kLateFlush;
+    static constexpr int kParts = c.value_parts(),
+                         kPartial = kDirect ? 0 : kDv / kParts / 2;  // T's, and registers of one
+    static constexpr bool kInParts = kParts > 1;
+    static constexpr int kLateFlush = c.flushes_late() ? kDv / 4 : 0,
+                         kEarlyFlush = kInParts ? 0 : kPartial - kLateFlush;
     static constexpr int kRuns = kTileK / 16;  // of keys: a lane has four scores of a row in each
     static constexpr bool kHasUnits = c.v == gpu::Element::kF16;
     static constexpr int kSteps = kTileK * c.value_bytes() / 32;  // of P V, 32 bytes of P deep
@@ -56,7 +64,7 @@ class Attention {
         if constexpr (L::kWeightBytes > 0) {
             constexpr uint32_t kWords = L::kWeightBytes / 4;
             if (params.attention.v_weight == nullptr)  // every key counts the same: 15 of 15
-                for (uint32_t i = threadIdx.x; i < kStages * kWords; i += blockDim.x)
+                for (uint32_t i = threadIdx.x; i < L::kStages * kWords; i += blockDim.x)
                     T::store(SharedAddress{L::tile_at(static_cast<int>(i / kWords)) + L::kWeights + i % kWords * 4},
                              0x01010101u * numerics::kWeightUnit);
         }
@@ -120,7 +128,7 @@ class Attention {
             const uint32_t flags = L::tile(stage).marks.flags;
             float factor[2][2];  // [row][64 keys], base 2 per unit of S
             factors(stage, factor);
-            ptx::wgmma_wait<1>();
+            ptx::wgmma_wait<kInParts ? 0 : 1>();  // T of the tile before may be under way
             ptx::pin(s);
             if constexpr (c.scales_keys()) {
                 if (flags & TileConstants::kLoud) [[unlikely]]
@@ -130,14 +138,14 @@ class Attention {
                     mask(L::tile(stage).index * kTileK, s);
             } else if ((flags & (TileConstants::plain(group_) | TileConstants::kLoud)) != TileConstants::plain(group_))
                 [[unlikely]] {
-                if (flags & TileConstants::kLoud) add_loud_bias(stage, s);
+                if (c.key_bias && flags & TileConstants::kLoud) add_loud_bias(stage, s);
                 if ((flags & TileConstants::plain(group_)) == 0) mask(L::tile(stage).index * kTileK, s);
             }
             float top[2];  // maxima of base-2 scores
             row_maxima(s, factor, top);
 
             // (Late is in both branches of the next line: else ptxas would wait before it looks for the maxima.)
-            if constexpr (!c.waits_late()) await_values(stage);
+            if constexpr (!c.waits_late() && !kInParts) await_values(stage);
             float rise[2];  // where the tile's maximum lies above R, in base 2
             if constexpr (kDirect)
                 if (!settle(stage, top, rise)) return;
@@ -152,10 +160,15 @@ class Attention {
             const bool ready = ptx::barrier_test(L::full(tiles_.stage()), tiles_.parity());
             if constexpr (kIntP)
                 if (!settle(stage, top, rise)) return;
+            if constexpr (kInParts) {
+                add_sums(stage, sums, rise);
+                add_values(stage);
+            }
             if (L::tile(stage).marks.flags & TileConstants::kLast) [[unlikely]] {
                 works_ = works_.next();
                 ptx::barrier_wait(L::work_full(works_.stage()), works_.parity());
             }
+            if constexpr (kInParts) ptx::barrier_arrive_if(leads(), L::empty(stage));
             if (!ready) [[unlikely]]
                 ptx::barrier_wait(L::full(tiles_.stage()), tiles_.parity());
             ptx::wgmma_fence();
@@ -165,8 +178,10 @@ class Attention {
                 ptx::pin(t_);
                 ptx::wgmma_fence();
             }
-            multiply_values(stage);
-            add_sums(stage, sums, rise);
+            if constexpr (!kInParts) {
+                multiply_values(stage);
+                add_sums(stage, sums, rise);
+            }
         }
     }
 
@@ -181,7 +196,7 @@ class Attention {
     }
     CLARY_DEVICE void clear_out() {
         CLARY_UNROLL
-        for (int i = 0; i < kD / 2; ++i) out_[i] = 0;
+        for (int i = 0; i < kDv / 2; ++i) out_[i] = 0;
         if constexpr (kDirect) ptx::pin(out_);
     }
 
@@ -189,32 +204,41 @@ class Attention {
     // Between a fence and waits. Of the tile at tiles_:
     CLARY_DEVICE void multiply_keys(Scores& s) const {
         const uint32_t tile = L::base() + L::tile_at(tiles_.stage()), work = L::base() + L::work_at(works_.stage());
-        const ptx::Matrix q = ptx::matrix<kD>(work) + group_ * kGroupRows * kD, k = ptx::matrix<kD>(tile);
-        if constexpr (c.key_bias) {
-            const ptx::Matrix repeats =
-                                  ptx::matrix<32>(work) + L::kRepeats + group_ * kGroupRows * numerics::kDigitColumns,
-                              digits = ptx::matrix<32>(tile) + L::kDigits;
-            ptx::multiply_s8<false>(s, repeats, digits);
-        } else {
-            ptx::multiply_s8<false>(s, q, k);
-        }
-        CLARY_UNROLL
-        for (int d = c.key_bias ? 0 : 1; d < kD / 32; ++d) ptx::multiply_s8<true>(s, q + 32 * d, k + 32 * d);
+        static_for<L::kRowBytes / 32>([&](auto step) {
+            constexpr int kByte = 32 * step;
+            constexpr RowBox kBox = row_box(L::kRowBytes, kByte);
+            const ptx::Matrix q = ptx::matrix<kBox.width()>(work), k = ptx::matrix<kBox.width()>(tile);
+            ptx::multiply_s8<(step > 0)>(
+                s, q + (kTileQ * kBox.begin + group_ * kGroupRows * kBox.width() + kByte - kBox.begin),
+                k + (kTileK * kBox.begin + kByte - kBox.begin));
+        });
         ptx::wgmma_commit();
     }
-    CLARY_DEVICE void multiply_values(int stage) {
+    CLARY_DEVICE void multiply_values(int stage, int part = 0) {
         const uint32_t tile = L::base() + L::tile_at(stage);
         if constexpr (kDirect) {
             const ptx::Matrix v = ptx::matrix_by_depth<kTileK>(tile) + L::kValues;
             CLARY_UNROLL
             for (int k = 0; k < kSteps; ++k) ptx::multiply_wide<c.v>(out_, p_bits_[k], v + 16 * 128 * k);
         } else {
-            const ptx::Matrix v = ptx::matrix<kTileK>(tile) + L::kValues;
+            const ptx::Matrix v = ptx::matrix<kTileK>(tile) + (L::kValues + part * kTileK * (kDv / kParts));
             ptx::multiply_u8<false>(t_, p_bits_[0], v);
             CLARY_UNROLL
             for (int k = 1; k < kSteps; ++k) ptx::multiply_u8<true>(t_, p_bits_[k], v + 32 * k);
         }
         ptx::wgmma_commit();
+    }
+    // O takes T of a tile, part by part.
+    CLARY_DEVICE void add_values(int stage) {
+        CLARY_UNROLL
+        for (int part = 0; part < kParts; ++part) {
+            ptx::wgmma_fence();
+            multiply_values(stage, part);
+            ptx::wgmma_wait<0>();
+            ptx::pin(t_);
+            flush<kPartial>(0, part);
+            ptx::pin(t_);
+        }
     }
     // -- S becomes base-2 scores relative to their row's maximum: log2 of what P will be, before rounding --
     CLARY_DEVICE void factors(int stage, float (&factor)[2][2]) const {
@@ -309,7 +333,7 @@ class Attention {
     CLARY_DEVICE void change_unit(float unit) {
         const float rescale = unit_ / unit;
         CLARY_UNROLL
-        for (int i = 0; i < kD / 2; ++i) out_[i] *= rescale;
+        for (int i = 0; i < kDv / 2; ++i) out_[i] *= rescale;
         unit_ = unit;
     }
     // R moves to a first tile, and where the maximum lies far above it. How far above R the maximum lies then.
@@ -325,7 +349,7 @@ class Attention {
             exact_sum_[r] *= rescale;
             flush_[r] *= rescale;
             CLARY_UNROLL
-            for (int i = 2 * r; i < kD / 2; i += 4) {
+            for (int i = 2 * r; i < kDv / 2; i += 4) {
                 out_[i] *= rescale;
                 out_[i + 1] *= rescale;
             }
@@ -341,9 +365,14 @@ class Attention {
         for (int n = 0; n < kTileK / 8; ++n) CLARY_UNROLL
         for (int j = 0; j < 2; ++j) {
             const int key = 8 * n + quad() * 2 + j;
-            const SharedAddress digits{L::tile_at(stage) + L::kDigits + static_cast<uint32_t>(key * 32)};
+            constexpr int kFirst = L::kRowBytes - numerics::kDigitColumns;
+            constexpr RowBox kBox = row_box(L::kRowBytes, kFirst);
+            const auto byte = static_cast<uint32_t>(key * kBox.width() + kFirst - kBox.begin);
+            // The swizzle moves pieces of 16 bytes within their row; pairs stay together, and their sum does not care which
+            // half comes first.
+            const SharedAddress digits{L::tile_at(stage) + kTileK * kBox.begin +
+                                       (byte ^ (byte / 128 % (kBox.width() / 16) & ~1u) * 16)};
             int units = 0;
-            // Rows of 32 bytes, whose halves the swizzle may have swapped: their sum does not care.
             CLARY_UNROLL
             for (uint32_t word = 0; word < 8; ++word)
                 units = __dp4a(T::load<int>(digits + word * 4), 0x01010101, units);
@@ -461,12 +490,13 @@ class Attention {
             }
         }
     }
-    // O += float(T) c, of some registers.
+    // O += float(T) c, of some registers; T is that part of O's channels.
     template <int count>
-    CLARY_DEVICE void flush(int first) {
+    CLARY_DEVICE void flush(int first, int part = 0) {
+        float* const out = out_ + part * kPartial;
         CLARY_UNROLL
         for (int i = first; i < first + count; ++i)
-            out_[i] = T::fma(static_cast<float>(t_[i]), flush_[i / 2 % 2], out_[i]);
+            out[i] = T::fma(static_cast<float>(t_[i]), flush_[i / 2 % 2], out[i]);
     }
 
     // -- results --
@@ -486,26 +516,30 @@ class Attention {
             if (c.want_lse && row_in_block(r) < work.rows && quad() == 0)
                 gpu::store_lse(desc, work.b, row.row, work.q_begin, result.lse);
         }
-        using All = gpu::OutputRows<T, typename L::Atom, 1, kD / 8>;
+        using All = gpu::OutputRows<T, typename L::Atom, 1, kDv / 8>;
         typename All::Registers out;
-        static_for<kD / 8, 4>([&](auto n, auto i) { out[0][n][i] = out_[n * 4 + i]; });
-        All::finish(out, inverse, share, gpu::value_channels(p_, work.b, work.kv_head, kD));
-        const int first = T::wave() * 16;
-        const SharedAddress scratch{L::kOutputAt + static_cast<uint32_t>(T::wave() * Output::kBytes)};
-        constexpr int kParts = c.output_parts(), kAtoms = kD / 8 / kParts;
-        static_for<kParts>([&](auto part) {
-            typename Output::Registers some;
-            static_for<kAtoms, 4>([&](auto n, auto i) { some[0][n][i] = out[0][part * kAtoms + n][i]; });
-            constexpr int kFirstChannel = part * kAtoms * 8;
-            T::wave_sync();
-            Output::store(some, scratch, desc.out, static_cast<int>(desc.head_dim_v) - kFirstChannel, work.rows - first,
-                          [&](int row) {
-                              const gpu::Row& at = L::row(slot, first + row).row;
-                              return work.b * desc.out.batch_stride + at.head * desc.out.head_stride +
-                                     (work.q_begin + at.query) * desc.out.token_stride +
-                                     kFirstChannel * desc.out.dim_stride;
-                          });
-        });
+        static_for<kDv / 8, 4>([&](auto n, auto i) { out[0][n][i] = out_[n * 4 + i]; });
+        All::finish(out, inverse, share, gpu::value_channels(p_, work.b, work.kv_head, kDv));
+        const int first = T::wave() * 16, dim = static_cast<int>(desc.head_dim_v);
+        const auto row_offset = [&](int row) {
+            const gpu::Row& at = L::row(slot, first + row).row;
+            return work.b * desc.out.batch_stride + at.head * desc.out.head_stride +
+                   (work.q_begin + at.query) * desc.out.token_stride;
+        };
+        if constexpr (c.stores_directly()) {
+            All::store_directly(out, desc.out, dim, work.rows - first, row_offset);
+        } else {
+            const SharedAddress scratch{L::kOutputAt + static_cast<uint32_t>(T::wave() * Output::kBytes)};
+            constexpr int kAtoms = c.output_channels() / 8;
+            static_for<kDv / c.output_channels()>([&](auto part) {
+                typename Output::Registers some;
+                static_for<kAtoms, 4>([&](auto n, auto i) { some[0][n][i] = out[0][part * kAtoms + n][i]; });
+                constexpr int kFirstChannel = part * c.output_channels();
+                T::wave_sync();
+                Output::store(some, scratch, desc.out, dim - kFirstChannel, work.rows - first,
+                              [&](int row) { return row_offset(row) + kFirstChannel * desc.out.dim_stride; });
+            });
+        }
         T::wave_sync();  // all lanes have read what they need of it
         ptx::barrier_arrive_if(leads(), L::work_empty(slot));
     }
@@ -513,7 +547,7 @@ class Attention {
     const gpu::AttentionParams& p_;
     const int group_;  // warpgroup of the thread
     const unsigned id_;
-    Ring<kStages> tiles_;
+    Ring<L::kStages> tiles_;
     Ring<L::kWorks> works_;  // that S belongs to
 
     // Of the lane's two rows.
@@ -525,7 +559,7 @@ class Attention {
 
     uint32_t p_bits_[kSteps][4];              // P
     int32_t t_[kPartial > 0 ? kPartial : 1];  // T
-    float out_[kD / 2];                       // O
+    float out_[kDv / 2];                      // O
 };
 
 }  // namespace clary::cuda::sm90

@@ -13,22 +13,27 @@ inline constexpr int kTileK = 128;                       // keys of a step, the 
 inline constexpr int kGroupRows = 64;                    // rows of a warpgroup, as many as wgmma multiplies
 inline constexpr int kWarpgroups = 2;                    // that compute; one more feeds them
 inline constexpr int kTileQ = kWarpgroups * kGroupRows;  // rows of a block
-inline constexpr int kStages = 3;                        // tiles of K and V on their way or in use
 inline constexpr int kThreads = (kWarpgroups + 1) * 128;
 struct Config {
-    gpu::Element v;  // of V: kS8, kF16, kBf16; P follows: unsigned bytes, or the same type
-    int head_dim;    // padded, of Q, K and V: 64 or 128
-    bool key_bias;   // 32 digit columns behind the head dim
-    bool want_lse;   // sums of P before rounding too
+    gpu::Element v;            // of V: kS8, kF16, kBf16; P follows: unsigned bytes, or the same type
+    int head_dim, head_dim_v;  // padded, of Q and K; of V
+    bool key_bias;             // 32 digit columns behind the head dim
+    bool want_lse;             // sums of P before rounding too
 
     CLARY_HD constexpr int value_bytes() const { return gpu::element_bits(v) / 8; }
     // P of 16 bits is taken against the row's reference, so that products of all tiles add up in O itself.
     CLARY_HD constexpr bool direct() const { return value_bytes() == 2; }
     // Presets accurate with such a P have a K scale for each key. Else keys of a run of gpu::kScaleKeys share four.
     CLARY_HD constexpr bool scales_keys() const { return direct() && key_bias; }
-    // Tiles of Q on their way or in use; parts that O is stored in, one after the other: what there is room for.
-    CLARY_HD constexpr int works() const { return direct() && head_dim == 128 ? 2 : 3; }
-    CLARY_HD constexpr int output_parts() const { return direct() && head_dim == 128 ? 8 : 2; }
+    // Of 128 channels registers hold O, S, T and P. Of more, T comes in parts, each of which joins O before the next, and takes
+    // the registers that S has before.
+    CLARY_HD constexpr int value_parts() const { return !direct() && head_dim_v > 128 ? 2 : 1; }
+    // What there is room for in shared memory: tiles of K and V, and of Q, on their way or in use; channels of O that are
+    // stored at once by way of it, or none: then they are stored straight from registers.
+    CLARY_HD constexpr int stages() const { return head_dim + head_dim_v > 384 ? 2 : 3; }
+    CLARY_HD constexpr int works() const { return head_dim > 128 || (direct() && head_dim > 64) ? 2 : 3; }
+    CLARY_HD constexpr bool stores_directly() const { return head_dim > 128; }
+    CLARY_HD constexpr int output_channels() const { return head_dim < 128 ? 32 : direct() ? 16 : 64; }
 
     // Of a thread. The feeding warpgroup leaves most of its registers to the others: together no more than the block begins
     // with, 168 of each thread.
@@ -39,26 +44,43 @@ struct Config {
     CLARY_HD constexpr bool waits_late() const { return !direct() && head_dim == 128; }
     CLARY_HD constexpr bool flushes_late() const { return !direct() && head_dim == 128 && key_bias; }
     // Warpgroups make P one after the other. (Not tried where there is an LSE.)
-    CLARY_HD constexpr bool takes_turns() const { return (direct() || head_dim == 64) && !want_lse; }
+    CLARY_HD constexpr bool takes_turns() const { return (direct() || head_dim != 128) && !want_lse; }
 };
 
-// The order of work: chunks of heads whose K and V stay in L2, in each the longest rows first.
+// A row of Q or K, a multiple of 32 bytes, is copied in boxes of 128, 64 and 32 bytes (kinds 0, 1, 2), the widest first, each
+// of which is swizzled over its width.
+struct RowBox {
+    int begin, kind;  // first byte of the row
+    CLARY_HD constexpr int width() const { return 128 >> kind; }
+};
+// That holds a byte of a row.
+CLARY_HD constexpr RowBox row_box(int row_bytes, int byte) {
+    for (RowBox box{0, 0};; box.begin += box.width()) {
+        while (row_bytes - box.begin < box.width()) ++box.kind;
+        if (byte < box.begin + box.width()) return box;
+    }
+}
+static_assert(row_box(96 + 32, 96).width() == 128 && row_box(96, 64).width() == 32 &&
+              row_box(256 + 32, 128).begin == 128);
+
+// The order of work: chunks of heads whose K and V stay in L2, in each the longest rows first. Blocks take an item each a round,
+// in rounds forwards and backwards in turn, so that each gets as much: if there are enough items, chunks begin with a round, and
+// every other one backwards; the shortest then leave some blocks idle.
 struct Schedule {
     int tile_rows;  // rows of a block that exist: the tile's, less what does not divide by the q heads of a kv head
     int q_tiles;    // of a head
     int heads;      // kv heads of all batch items
-    int chunk_heads;
-    int items;  // q_tiles * heads
+    int chunk_heads, chunk_items, chunk_rounds;
+    int items, blocks;
 };
 
 struct Params {
     gpu::AttentionParams attention;
-    CUtensorMap queries;  // bytes of a row, q heads, rows: boxes of head_dim x group x tile_rows / group
-    CUtensorMap repeats;  // the same tensor, boxes of 32 columns
-    CUtensorMap keys;     // bytes of a row, rows: boxes of head_dim x tile
-    CUtensorMap digits;   // the same tensor, boxes of 32 x tile
-    CUtensorMap values;   // 8 bit: keys of a tile, channels of all tiles: boxes of tile x head_dim
-                          // 16 bit: bytes of a row, rows: boxes of 128 x tile
+    // By kind of box.
+    CUtensorMap queries[3];  // bytes of a row, q heads, rows: boxes of a width x group x tile_rows / group
+    CUtensorMap keys[3];     // bytes of a row, rows: boxes of a width x tile
+    CUtensorMap values;      // 8 bit: keys of a tile, channels of all tiles: boxes of tile x head_dim_v
+                             // 16 bit: bytes of a row, rows: boxes of 128 x tile
     Schedule schedule;
 };
 

@@ -71,34 +71,32 @@ constexpr uint32_t aligned(size_t bytes, uint32_t to) { return (static_cast<uint
 template <Config kConfig>
 struct Layout {
     static constexpr Config c = kConfig;
-    static constexpr int kD = c.head_dim;
-    static constexpr int kConsumers = kWarpgroups * 128, kWorks = c.works();
+    static constexpr int kD = c.head_dim, kDv = c.head_dim_v;
+    static constexpr int kConsumers = kWarpgroups * 128, kStages = c.stages(), kWorks = c.works();
     static constexpr int kRowBytes = kD + (c.key_bias ? numerics::kDigitColumns : 0);  // of Q and K in global memory
     // The accumulators of wgmma lie in a warp's lanes as those of mma.sync.
     using Atom = gpu::Product<T::kChip, gpu::Element::kU8, gpu::Element::kS8, gpu::Element::kS32>;
-    using Output = gpu::OutputRows<T, Atom, 1, kD / 8 / c.output_parts()>;
+    using Output = gpu::OutputRows<T, Atom, 1, c.output_channels() / 8>;
 
     // A stage of the ring of tiles, and where it holds what. Swizzled tiles begin at multiples of 1024.
-    static constexpr uint32_t kKeyBytes = kTileK * kD;  // (tile_k, head_dim)
-    // 8 bit: (head_dim, tile_k); 16 bit: (head_dim / 64, tile_k, 64)
-    static constexpr uint32_t kValueBytes = kD * kTileK * c.value_bytes();
-    static constexpr uint32_t kDigitBytes = c.key_bias ? kTileK * numerics::kDigitColumns : 0;
+    static constexpr uint32_t kKeyBytes = kTileK * kRowBytes;  // by box: (tile_k, width)
+    // 8 bit: (head_dim_v, tile_k); 16 bit: (head_dim_v / 64, tile_k, 64)
+    static constexpr int kValueBoxes = c.direct() ? (kDv + 63) / 64 : 1;
+    static constexpr uint32_t kValueBytes = kTileK * (c.direct() ? kValueBoxes * 128 : kDv);
     static constexpr uint32_t kWeightBytes = c.key_bias && !c.direct() ? kTileK : 0;
     static constexpr uint32_t kScaleBytes = c.scales_keys() ? kTileK * 4 : 0;
-    static constexpr uint32_t kValues = kKeyBytes, kDigits = kValues + kValueBytes, kWeights = kDigits + kDigitBytes,
-                              kScales = kWeights + kWeightBytes, kConstants = kScales + kScaleBytes;
+    static constexpr uint32_t kValues = kKeyBytes, kWeights = kValues + kValueBytes, kScales = kWeights + kWeightBytes,
+                              kConstants = kScales + kScaleBytes;
     static constexpr uint32_t kTileBytes = aligned(kConstants + sizeof(TileConstants), 1024);
     // The same of the ring of works.
-    static constexpr uint32_t kQueryBytes = kTileQ * kD;  // (tile_q, head_dim)
-    static constexpr uint32_t kRepeatBytes = c.key_bias ? kTileQ * numerics::kDigitColumns : 0;
-    static constexpr uint32_t kRepeats = kQueryBytes, kRows = kRepeats + kRepeatBytes,
-                              kWork = kRows + kTileQ * sizeof(RowConstants);
+    static constexpr uint32_t kQueryBytes = kTileQ * kRowBytes;  // by box: (tile_q, width)
+    static constexpr uint32_t kRows = kQueryBytes, kWork = kRows + kTileQ * sizeof(RowConstants);
     static constexpr uint32_t kWorkBytes = aligned(kWork + sizeof(Work), 1024);
 
     static constexpr uint32_t kWorksAt = kStages * kTileBytes;
     static constexpr uint32_t kBarriersAt = kWorksAt + kWorks * kWorkBytes;
     static constexpr uint32_t kOutputAt = aligned(kBarriersAt + (2 * kStages + 3 * kWorks) * 8, 128);
-    static constexpr uint32_t kBytes = kOutputAt + kWarpgroups * 4 * Output::kBytes;
+    static constexpr uint32_t kBytes = kOutputAt + (c.stores_directly() ? 0 : kWarpgroups * 4 * Output::kBytes);
     static_assert(kBytes <= 227 * 1024, "fits the machine");
 
     CLARY_DEVICE static uint32_t tile_at(int stage) { return static_cast<uint32_t>(stage) * kTileBytes; }

@@ -67,17 +67,19 @@ class Producers {
         }
     }
 
-    // Item of the block's round; odd rounds run backwards, so that every block gets as much. -1: none left.
+    // Item of the block's round; -1: none left.
     CLARY_DEVICE int item_of(int round) const {
-        const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
-        const int item = round * blocks + (round % 2 ? blocks - 1 - block : block);
-        return item < params_.schedule.items ? item : -1;
+        const Schedule& s = params_.schedule;
+        const int block = static_cast<int>(blockIdx.x), chunk = round / s.chunk_rounds;
+        const bool backwards = (round - chunk * s.chunk_rounds + chunk) % 2 != 0;
+        const int item = round * s.blocks + (backwards ? s.blocks - 1 - block : block);
+        return item < s.items ? item : -1;
     }
 
     CLARY_DEVICE void find_work(int item, Work& w) const {
         const AttentionDesc& desc = p_.desc;
         const Schedule& s = params_.schedule;
-        const int chunk = item / (s.chunk_heads * s.q_tiles), within = item - chunk * s.chunk_heads * s.q_tiles;
+        const int chunk = item / s.chunk_items, within = item - chunk * s.chunk_items;
         const int left = s.heads - chunk * s.chunk_heads, heads = left < s.chunk_heads ? left : s.chunk_heads;
         const int order = within / heads, head = chunk * s.chunk_heads + within - order * heads;
         const auto group = static_cast<int>(desc.q_heads_per_kv()), kv_heads = static_cast<int>(desc.kv_heads);
@@ -86,7 +88,7 @@ class Producers {
         const Sequence sequence = gpu::packed_sequence(p_, w.b);
         w.q_begin = static_cast<int>(sequence.q_begin);
         w.first_row = (s.q_tiles - 1 - order) * s.tile_rows;  // causal: the longest first
-        const int rows = static_cast<int>(sequence.q_len) * group - w.first_row;
+        const int rows = order < s.q_tiles ? static_cast<int>(sequence.q_len) * group - w.first_row : 0;
         w.rows = rows < s.tile_rows ? rows : s.tile_rows;
         w.tile = static_cast<int>(p_.kv_rows.begin(w.b, w.kv_head, kv_heads, sequence.kv_begin) / kTileK);
         w.loud = false;
@@ -107,6 +109,16 @@ class Producers {
     }
     CLARY_DEVICE gpu::Row row_of(const Work& work, int row) const {
         return gpu::Row::of(p_.desc, work.kv_head, work.first_row + (row < work.rows ? row : work.rows - 1));
+    }
+
+    // Of a row of Q or K.
+    template <int kByte = 0, class Visit>
+    CLARY_DEVICE static void for_boxes(const Visit& visit) {
+        if constexpr (kByte < L::kRowBytes) {
+            constexpr RowBox kBox = row_box(L::kRowBytes, kByte);
+            visit(kBox);
+            for_boxes<kByte + kBox.width()>(visit);
+        }
     }
 
     // -- warp 0, one lane: Q, and K and V of every tile. An end of work, or one that must not be read, brings nothing --
@@ -133,22 +145,25 @@ class Producers {
         const int query = work.q_begin + work.first_row / group;
         const uint32_t full = L::work_full(slot), at = L::base() + L::work_at(slot);
         ptx::barrier_expect(full, static_cast<uint32_t>(params_.schedule.tile_rows * L::kRowBytes));
-        ptx::copy_box(at, &params_.queries, 0, head, query, full);
-        if constexpr (c.key_bias) ptx::copy_box(at + L::kRepeats, &params_.repeats, L::kD, head, query, full);
+        for_boxes([&](const RowBox& box) {
+            ptx::copy_box(at + static_cast<uint32_t>(kTileQ * box.begin), &params_.queries[box.kind], box.begin, head,
+                          query, full);
+        });
     }
     CLARY_DEVICE void copy_tile(int tile, int stage) const {
         const uint32_t full = L::full(stage), at = L::base() + L::tile_at(stage);
         const bool weights = L::kWeightBytes > 0 && p_.v_weight != nullptr;
-        ptx::barrier_expect(
-            full, L::kKeyBytes + L::kDigitBytes + L::kValueBytes + L::kScaleBytes + (weights ? L::kWeightBytes : 0));
-        ptx::copy_box(at, &params_.keys, 0, tile * kTileK, full);
-        if constexpr (c.key_bias) ptx::copy_box(at + L::kDigits, &params_.digits, L::kD, tile * kTileK, full);
+        ptx::barrier_expect(full, L::kKeyBytes + L::kValueBytes + L::kScaleBytes + (weights ? L::kWeightBytes : 0));
+        for_boxes([&](const RowBox& box) {
+            ptx::copy_box(at + static_cast<uint32_t>(kTileK * box.begin), &params_.keys[box.kind], box.begin,
+                          tile * kTileK, full);
+        });
         if constexpr (c.direct()) {
-            for (int box = 0; box < L::kD / 64; ++box)
+            for (int box = 0; box < L::kValueBoxes; ++box)
                 ptx::copy_box(at + L::kValues + static_cast<uint32_t>(box * kTileK * 128), &params_.values, 128 * box,
                               tile * kTileK, full);
         } else {
-            ptx::copy_box(at + L::kValues, &params_.values, 0, tile * L::kD, full);
+            ptx::copy_box(at + L::kValues, &params_.values, 0, tile * L::kDv, full);
         }
         if constexpr (c.scales_keys())
             ptx::copy_bytes(at + L::kScales, p_.k_scale + int64_t{tile} * kTileK, L::kScaleBytes, full);
@@ -214,7 +229,7 @@ class Producers {
     const gpu::AttentionParams& p_;
     const int warp_;
     bool begun_ = false;
-    Ring<kStages> tiles_;
+    Ring<L::kStages> tiles_;
     Ring<L::kWorks> works_;
 };
 

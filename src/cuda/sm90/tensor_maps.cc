@@ -58,7 +58,7 @@ Status encode(CUtensorMap& map, const void* data, const Dim (&dims)[kDims]) {
 
 }  // namespace
 
-Status prepare(Params& params, int64_t l2_bytes) {
+Status prepare(Params& params, int processors, int64_t l2_bytes) {
     const gpu::AttentionParams& p = params.attention;
     const AttentionDesc& desc = p.desc;
     const auto [dim, dim_v] = padded_dims_mma(desc);
@@ -71,24 +71,30 @@ Status prepare(Params& params, int64_t l2_bytes) {
     s.tile_rows = static_cast<int>(kTileQ / group * group);
     s.q_tiles = static_cast<int>((desc.q_len * group + s.tile_rows - 1) / s.tile_rows);
     s.heads = static_cast<int>(desc.batch * desc.kv_heads);
-    s.items = s.q_tiles * s.heads;
     const int64_t value_bytes = gpu::element_bits(gpu::element_of(desc.recipe.pv)) / 8 * dim_v;
     const int64_t head_bytes = std::max<int64_t>(1, desc.kv_len * (row_bytes + value_bytes));
     s.chunk_heads = desc.causal == Causal::kNone
                         ? 1
                         : static_cast<int>(std::clamp<int64_t>(l2_bytes * 6 / 10 / head_bytes, 1, s.heads));
+    s.items = s.q_tiles * s.heads;
+    s.blocks = std::min(processors, s.items);
+    s.chunk_items = s.q_tiles * s.chunk_heads;
+    s.chunk_rounds = s.items;  // as if one chunk
+    if (desc.causal != Causal::kNone && s.chunk_items >= s.blocks) {
+        s.chunk_rounds = (s.chunk_items + s.blocks - 1) / s.blocks;
+        s.chunk_items = s.chunk_rounds * s.blocks;
+        s.items = (s.heads + s.chunk_heads - 1) / s.chunk_heads * s.chunk_items;
+    }
 
-    const Dim queries[] = {{row_bytes, 1, dim},
-                           {batches * desc.q_heads, p.q_rows.rows * row_bytes, group},
-                           {p.q_rows.rows, row_bytes, kTileQ / group}};
-    CLARY_RETURN_IF_ERROR(encode(params.queries, p.q_codes, queries));
-    const Dim keys[] = {{row_bytes, 1, dim}, {kv_rows, row_bytes, kTileK}};
-    CLARY_RETURN_IF_ERROR(encode(params.keys, p.k_codes, keys));
-    if (desc.recipe.key_bias()) {
-        const Dim repeats[] = {{row_bytes, 1, numerics::kDigitColumns}, queries[1], queries[2]};
-        CLARY_RETURN_IF_ERROR(encode(params.repeats, p.q_codes, repeats));
-        const Dim digits[] = {{row_bytes, 1, numerics::kDigitColumns}, {kv_rows, row_bytes, kTileK}};
-        CLARY_RETURN_IF_ERROR(encode(params.digits, p.k_codes, digits));
+    for (int byte = 0; byte < row_bytes;) {
+        const RowBox box = row_box(static_cast<int>(row_bytes), byte);
+        const Dim queries[] = {{row_bytes, 1, box.width()},
+                               {batches * desc.q_heads, p.q_rows.rows * row_bytes, group},
+                               {p.q_rows.rows, row_bytes, kTileQ / group}};
+        CLARY_RETURN_IF_ERROR(encode(params.queries[box.kind], p.q_codes, queries));
+        const Dim keys[] = {{row_bytes, 1, box.width()}, {kv_rows, row_bytes, kTileK}};
+        CLARY_RETURN_IF_ERROR(encode(params.keys[box.kind], p.k_codes, keys));
+        byte += box.width();
     }
     const Dim by_channel[] = {{kTileK, 1, kTileK}, {kv_rows / kTileK * dim_v, kTileK, dim_v}};
     const Dim by_key[] = {{value_bytes, 1, 128}, {kv_rows, value_bytes, kTileK}};

@@ -7,7 +7,7 @@
 
 namespace clary::cuda::sm90 {
 
-// Fills maps and schedule of params.attention, on a GPU with that many bytes of L2.
-Status prepare(Params& params, int64_t l2_bytes);
+// Fills maps and schedule of params.attention, on a GPU with that many processors and bytes of L2.
+Status prepare(Params& params, int processors, int64_t l2_bytes);
 
 }  // namespace clary::cuda::sm90

@@ -44,7 +44,7 @@ struct OutputRows {
 
     // -- Hadamard rotation of channels 0 .. dim - 1 (numerics/hadamard.h) --
     CLARY_DEVICE static void rotate(Registers& out, int dim) {
-        if (dim == kChannels && (kChannels & (kChannels - 1)) == 0)
+        if (dim == kChannels)
             rotate_blocks<true>(out, dim);
         else
             rotate_blocks<false>(out, dim);
@@ -80,6 +80,40 @@ struct OutputRows {
             store_rows<Element::kF16>(scratch, to, dim, rows);
         else
             store_any_rows(scratch, to, dim, rows);
+    }
+
+    // The same of results of 16 bits, straight from the accumulators: for more channels than shared memory has room for.
+    template <class RowOffset>
+    CLARY_DEVICE static void store_directly(const Registers& out, const Operand& to, int dim, int rows,
+                                            const RowOffset& row_offset) {
+        static_assert(kRun == 2);
+        const bool in_pairs = to.dim_stride == 1 && dim % 2 == 0 && reinterpret_cast<uintptr_t>(to.data) % 4 == 0 &&
+                              (to.batch_stride | to.head_stride | to.token_stride) % 2 == 0;
+        static_for<kM, Atom::kResults / 2>([&](auto m, auto pair) {
+            const Coord at = Atom::result_at(T::lane(), 2 * pair);
+            const int row = m * Atom::kQueries + at.row;
+            if (row >= rows) return;
+            uint32_t words[kN];
+            static_for<kN>([&](auto n) {
+                const float a = out[m][n][2 * pair], b = out[m][n][2 * pair + 1];
+                words[n] = to.dtype == DType::kBF16 ? T::template pack2<Element::kBf16>(a, b)
+                                                    : T::template pack2<Element::kF16>(a, b);
+            });
+            auto* first = static_cast<uint16_t*>(to.data) + row_offset(row) + at.col * to.dim_stride;
+            if (in_pairs) {
+                static_for<kN>([&](auto n) {
+                    constexpr int kChannel = n * Atom::kOthers;
+                    if (kChannel + at.col < dim) reinterpret_cast<uint32_t*>(first)[kChannel / 2] = words[n];
+                });
+                return;
+            }
+            static_for<kN>([&](auto n) {
+                const int channel = n * Atom::kOthers + at.col;
+                if (channel < dim) *first = static_cast<uint16_t>(words[n]);
+                if (channel + 1 < dim) first[to.dim_stride] = static_cast<uint16_t>(words[n] >> 16);
+                first += Atom::kOthers * to.dim_stride;
+            });
+        });
     }
 
   private:
@@ -167,14 +201,16 @@ struct OutputRows {
         static_for<kM, kN, Atom::kResults>(visit);
     }
 
-    // Partners lie in the lane's own result, in another lane, or in another atom.
-    template <bool kOneBlock>
+    // Partners lie in the lane's own result, in another lane, or in another atom. Of `whole` rows the blocks begin and end with
+    // atoms, so that nothing depends on the lane.
+    template <bool whole>
     CLARY_DEVICE static void rotate_blocks(Registers& out, int dim) {
         static_for<8>([&](auto bit) {
             constexpr int h = 1 << bit;
             if constexpr (h >= kChannels) return;
             const auto meets = [&](int n, int i) {
-                return kOneBlock || numerics::hadamard_meets(channel_of(n, i), dim, h);
+                return whole ? numerics::hadamard_meets(n * Atom::kOthers, kChannels, h)
+                             : numerics::hadamard_meets(channel_of(n, i), dim, h);
             };
             if constexpr (h >= Atom::kOthers) {
                 for_all([&](auto m, auto n, auto i) {
@@ -197,8 +233,8 @@ struct OutputRows {
             }
         });
         for_all([&](auto m, auto n, auto i) {
-            out[m][n][i] *= kOneBlock ? numerics::hadamard_norm<float>(kChannels)
-                                      : numerics::hadamard_norm_at<float>(channel_of(n, i), dim);
+            out[m][n][i] *= whole ? numerics::hadamard_norm_at<float>(n * Atom::kOthers, kChannels)
+                                  : numerics::hadamard_norm_at<float>(channel_of(n, i), dim);
         });
     }
 };
