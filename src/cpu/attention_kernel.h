@@ -88,7 +88,7 @@ class AttentionKernel {
         set_ranges();
         for (int64_t tile = t_.first_tile; tile < t_.end_tile; ++tile) {
             const int64_t first_key = tile * tile_;
-            if (first_key >= keep_max_ && (first_key + tile_ <= begin_min_ || first_key >= end_max_)) continue;
+            if (skips(tile)) continue;
             const int keys = keys_to_compute(first_key);
             scores(tile, keys);
             if (needs_mask(first_key, keys)) mask(first_key, keys);
@@ -244,6 +244,11 @@ class AttentionKernel {
             end_max_ = lane ? std::max(end_max_, range.end) : range.end;
             keep_max_ = lane ? std::max(keep_max_, range.keep_end) : range.keep_end;
         }
+    }
+
+    bool skips(int64_t tile) const {  // no lane sees a key of it
+        const int64_t first_key = tile * tile_;
+        return first_key >= keep_max_ && (first_key + tile_ <= begin_min_ || first_key >= end_max_);
     }
 
     // Keys of the tile that any lane sees, rounded up to a run of V's permutation; the rest is not computed.

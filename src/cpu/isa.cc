@@ -41,7 +41,8 @@ struct Features {
 #endif
 
 #if defined(__x86_64__)
-// AMX's registers must be asked for once in a process; its threads have them then.
+// AMX's registers must be asked for once in a process; its threads have them then, and need larger stacks for signals: so
+// only where AMX may be used.
 bool ask_for_tiles() {
 #if defined(__linux__)
     constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
@@ -88,8 +89,10 @@ std::string missing_feature(std::string_view tier) {
     };
     for (const Need& need : needs)
         if (!need.there && (need.of & wanted) != 0) return need.name;
-    static const bool tiles_allowed = ask_for_tiles();
-    if ((wanted & kAmx) != 0 && !tiles_allowed) return "the operating system's leave to use AMX";
+    if ((wanted & kAmx) != 0) {
+        static const bool allowed = ask_for_tiles();
+        if (!allowed) return "the operating system's leave to use AMX";
+    }
     return "";
 #elif defined(__aarch64__) && defined(__linux__)
     constexpr unsigned long kI8mm = 1ul << 13;  // HWCAP2_I8MM

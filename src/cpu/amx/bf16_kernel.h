@@ -15,7 +15,8 @@ class Bf16Block : public TileQueries<Format::kBf16> {
         Memory(const AttentionDesc& desc, void* base) {
             Scratch scratch(base);
             const int64_t tile = desc.recipe.tile, dim_v = round_up(desc.head_dim_v, kDimMultiple);
-            x = scratch.take<float>(tile * kLanes);              // [keys][lanes]
+            // [keys][lanes]; finish() takes 16 rows of O there.
+            x = scratch.take<float>(std::max(tile * kLanes, V::kLanes * dim_v));
             p = scratch.take<int32_t>(tile / kPair * kLanes);    // [words of two keys][lanes]
             sums = scratch.take<int32_t>(2 * Tiles::kBlock);     // fp32 of 16 channels, in turn, [16][lanes]
             pairs = scratch.take<int32_t>(kRun * dim_v);         // [16 words of two keys][channels]

@@ -5,8 +5,8 @@
 //     tile registers   .. 16 keys of S(u) ..      V^T P(u-1), 16 channels each     first keys of S(u+1)
 //     vectors          x(u) and its maximum       P(u), O += T(u-1) c
 //
-// Scores in fixed point. Where a tile needs no mask, no LSE is wanted and its scores surely lie within +-128 octaves (base
-// 2), they are int16 in units of 2^-8, two keys (t and t + 8 of a run of 16) in each lane:
+// Scores in fixed point. Where a tile needs no mask, no LSE is wanted and the scores of a block surely lie within +-128
+// octaves (base 2), they are int16 in units of 2^-8 (to +-512: of 2^-6), two keys (t and t + 8 of a run of 16) in each lane:
 //
 //     S16 = S >> shift                             shift: the lane's, so that 127 sum|q codes| fits 15 bits
 //     x = S16 * (k_scale / largest) * factor       two rounded products
@@ -30,7 +30,8 @@ struct UnitMemory {
         for (int32_t*& p : p_) p = scratch.take<int32_t>(tile / 4 * Tiles::kLanes);  // [words of four keys][lanes]
         keys_ = scratch.take<int32_t>((TileQueue::kLead + 1) * Tiles::kBlock);
         channels_ = scratch.take<int32_t>(kSlots * Tiles::kBlock);
-        float_x = scratch.take<float>(tile * Tiles::kLanes);  // [keys][lanes], where fixed point will not do
+        // [keys][lanes] where fixed point will not do; finish() takes 16 rows of O there.
+        float_x = scratch.take<float>(std::max(tile * Tiles::kLanes, Vec::kLanes * round_up(desc.head_dim_v, kDimMultiple)));
         bytes = scratch.bytes();
     }
     // P of a unit, sums of 16 of its keys, and of 16 channels, in turn.
@@ -43,29 +44,26 @@ struct UnitMemory {
     int64_t bytes;
 
   private:
-    static constexpr int kSlots = 16;  // of four runs of keys, 256 channels are 16 products in four rounds
+    static constexpr int kSlots = 16;  // 256 channels beside a unit of 64 keys: all are begun before the first is added to O
     int32_t *p_[2], *keys_, *channels_;
 };
 
-// The keys of a tile for scores in fixed point; the same for all blocks.
+// The keys of a tile for scores in fixed point; the same for all blocks but for the unit of biases.
 struct FixedKeys {
     int64_t tile = -1;
-    bool fits = false;     // scores of all blocks fit
-    int doublings = 0;     // of x, to units of 2^-8 octaves
-    float octave = 0;      // units of x
-    float k_scale = 0;     // the largest
+    float k_scale = 0;  // the largest
+    float loudest = 0;  // key bias, octaves
+    float octave = 0;   // units of bias
     alignas(64) int32_t scale[kMaxTile / 2];  // of pairs: k_scale over the largest, times 32767
-    alignas(64) int32_t bias[kMaxTile / 2];   // units of x
+    alignas(64) int32_t bias[kMaxTile / 2];
     alignas(64) int32_t weights[kMaxTile / 2];
 };
 
-// NaN where one is.
-inline float larger(float a, float b) { return a >= b || a != a ? a : b; }
-
 class Int8Block : public TileQueries<Format::kInt8> {
-    static constexpr float kUnits = 256;       // of x in an octave, if all scores fit
-    static constexpr int kMostDoublings = 2;   // else half as many, or a quarter
-    static constexpr float kLargest = 32764;   // of x before its three roundings
+    static constexpr float kUnits = 256;      // of x in an octave, if all scores of a block fit
+    static constexpr int kMostDoublings = 2;  // else half as many, or a quarter
+    static constexpr float kLargest = 32764;  // of x, to which roundings (of K's scale and its product 1, of the lane's and its
+                                              // product 1, of the bias 1/2) add less than 3
 
   public:
     using Memory = UnitMemory;
@@ -75,7 +73,9 @@ class Int8Block : public TileQueries<Format::kInt8> {
         Int8Block* block = nullptr;
         int64_t tile = 0;
         int keys = 0;
-        const FixedKeys* fixed = nullptr;
+        FixedKeys* fixed = nullptr;
+        int doublings = 0;  // of x, to units of 2^-8 octaves
+        float octave = 0;   // units of x
         int32_t* p = nullptr;
         Weight weight;  // once P is there
     };
@@ -89,16 +89,17 @@ class Int8Block : public TileQueries<Format::kInt8> {
     }
 
     static void run(TileTask<Int8Block>& task) {
-        float largest_unit = 0;
-        for (int i = 0; i < task.count(); ++i) largest_unit = larger(largest_unit, task.block(i).largest_unit_);
         TileQueue queue;
-        FixedKeys fixed[2];  // of this tile and of the next
+        // Of a tile and of the next: what its queries see begins less than 128 keys apart, so no unit of the tile after that comes
+        // before a block's last of this one.
+        static_assert(TileTask<Int8Block>::kQueries <= 128);
+        FixedKeys fixed[2];
         int64_t tile = task.task().first_tile, number = 0;
         int block = 0;
         const auto next_unit = [&] {
             Unit unit;
             while (tile < task.task().end_tile && unit.keys == 0) {
-                unit = task.block(block).unit_of(tile, task.memory().p(number), largest_unit, &fixed[tile % 2]);
+                unit = task.block(block).unit_of(tile, task.memory().p(number), &fixed[tile % 2]);
                 if (++block == task.count()) ++tile, block = 0;
             }
             ++number;
@@ -124,13 +125,15 @@ class Int8Block : public TileQueries<Format::kInt8> {
 
   private:
     // The unit of a tile; keys 0: nothing to do.
-    Unit unit_of(int64_t tile, int32_t* p, float largest_unit, FixedKeys* fixed) {
+    Unit unit_of(int64_t tile, int32_t* p, FixedKeys* fixed) {
         Unit unit;
         unit.block = this, unit.tile = tile, unit.keys = keys_of(tile), unit.p = p;
-        if (unit.keys > 0 && !desc_.want_lse && !needs_mask(tile * tile_, unit.keys)) {
-            if (fixed->tile != tile) set_fixed_keys(tile, largest_unit, fixed);
-            if (fixed->fits) unit.fixed = fixed;
-        }
+        if (unit.keys == 0 || desc_.want_lse || needs_mask(tile * tile_, unit.keys)) return unit;
+        if (fixed->tile != tile) set_fixed_keys(tile, fixed);
+        const float octaves = largest_unit_ * fixed->k_scale * 0x1p15f + fixed->loudest;
+        unit.octave = kUnits;
+        while (unit.doublings < kMostDoublings && octaves * unit.octave > kLargest) unit.octave /= 2, ++unit.doublings;
+        if (octaves * unit.octave <= kLargest) unit.fixed = fixed;  // not where it is NaN
         return unit;
     }
 
@@ -157,6 +160,7 @@ class Int8Block : public TileQueries<Format::kInt8> {
         const int64_t words = p_.dim / V::kDot;
         const I lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         F largest = V::set1(0.0f);
+        V::M nan = V::none();
         CLARY_UNROLL for (int c = 0; c < 2; ++c) {
             I sum = V::zero();
             for (int64_t i = 0; i < words; ++i)
@@ -167,15 +171,15 @@ class Int8Block : public TileQueries<Format::kInt8> {
             const __mmask16 there = _mm512_cmplt_epi32_mask(lane, V::set1(t_.rows - c * V::kLanes));
             const F unit = _mm512_maskz_scalef_ps(there, V::load(factor_ + c * V::kLanes), shift);
             V::store(unit_of_lane_ + c * V::kLanes, unit);
-            largest = V::select(V::greater(largest, unit), largest, unit);
-            if (V::any(V::is_nan(unit))) largest_unit_ = NAN;
+            largest = V::max(unit, largest);
+            nan = V::either(nan, V::is_nan(unit));
             // Bytes shift.. and shift + 8.. of each lane's 32 bits of 64, twice.
             const I odd = _mm512_slli_epi32(_mm512_and_si512(lane, V::set1(1)), 5);
             const I bit = V::add(V::round(shift), odd);
             const I two = _mm512_or_si512(bit, _mm512_slli_epi32(V::add(bit, V::set1(8)), 8));
             take16_[c] = _mm512_or_si512(two, _mm512_slli_epi32(two, 16));
         }
-        largest_unit_ = larger(largest_unit_, _mm512_reduce_max_ps(largest));
+        largest_unit_ = V::any(nan) ? NAN : _mm512_reduce_max_ps(largest);
         bias_unit_ = p_.q_repeat ? p_.q_base[t_.b * desc_.kv_heads + t_.kv_head] * p_.a : 0.0f;
     }
 
@@ -190,10 +194,11 @@ class Int8Block : public TileQueries<Format::kInt8> {
 
     void fixed_step(const Unit& unit, const Unit& before, const Unit& next, TileQueue* queue) {
         constexpr int kLead = TileQueue::kLead;
-        const FixedKeys& fixed = *unit.fixed;
+        FixedKeys& fixed = *unit.fixed;
         const int runs = unit.keys / kRun, groups = before.block ? before.block->groups() : 0;
         buffers_.p = unit.p;
-        set_lane_scales(fixed);
+        if (fixed.octave != unit.octave) set_bias(unit.octave, &fixed);
+        set_lane_scales(fixed.k_scale, unit.octave);
         I top[2] = {_mm512_set1_epi16(INT16_MIN), _mm512_set1_epi16(INT16_MIN)}, sum[2] = {};
         int begun = 0, added = 0;  // groups of channels
         const auto channels = [&](int round) {
@@ -209,10 +214,9 @@ class Int8Block : public TileQueries<Format::kInt8> {
             queue->end_round();
             fixed_scores(run, fixed, top);
         }
-        const bool moved = set_fixed_maxima(unit.tile, fixed.octave, top);
+        const bool moved = set_fixed_maxima(unit.tile, unit.octave, top);
         for (int run = 0; run < runs; ++run) {
             const int round = runs + run, first = round - (2 * runs - kLead);
-            const int stored = begun;
             if (first < 0) {
                 channels(round);
             } else if (next.fixed) {
@@ -220,13 +224,11 @@ class Int8Block : public TileQueries<Format::kInt8> {
                 next.block->multiply_run(next.tile, first, unit_.keys(first), queue);
             }
             queue->end_round();
-            fixed_weights(run, fixed, top, sum);
-            // Groups begun three rounds ago.
-            const int ready = std::min(stored, groups * std::max(run + 1, 0) / runs);
-            for (; added < ready; ++added) before.block->add_values(before.weight, added);
+            fixed_weights(run, unit.doublings, fixed, top, sum);
+            for (; added < groups * (run + 1) / runs; ++added)  // those begun kLead rounds ago
+                before.block->add_values(before.weight, added);
         }
         if (!next.fixed) queue->store_all();
-        for (; added < groups; ++added) before.block->add_values(before.weight, added);
         add_fixed_sums(sum);
         if (moved) rescale_output();
     }
@@ -259,42 +261,43 @@ class Int8Block : public TileQueries<Format::kInt8> {
     }
 
     // -- scores in fixed point --
-    void set_lane_scales(const FixedKeys& fixed) {
-        const F scale = V::set1(fixed.k_scale * fixed.octave * 0x1p15f);
+    void set_lane_scales(float k_scale, float octave) {
+        const F scale = V::set1(octave * (0x1p30f / 32767));
         CLARY_UNROLL for (int c = 0; c < 2; ++c) {
-            const I x = V::round(V::mul(V::load(unit_of_lane_ + c * V::kLanes), scale));
+            const F unit = V::mul(V::load(unit_of_lane_ + c * V::kLanes), V::set1(k_scale));
+            const I x = V::round(V::mul(unit, scale));
             lane_scale_[c] = _mm512_or_si512(x, _mm512_slli_epi32(x, 16));
         }
     }
-    // Factors of a tile's keys; fits: whether scores in fixed point surely do.
-    void set_fixed_keys(int64_t tile, float largest_unit, FixedKeys* fixed) {
+    void set_fixed_keys(int64_t tile, FixedKeys* fixed) {
         const int64_t row = kv_row_ + tile * tile_;
         F largest = V::set1(0.0f), loudest = V::set1(0.0f);
-        const auto bias = [&](int key) {  // octaves
-            const I pair = _mm512_loadu_si512(p_.k_pair + 2 * (row + key));
-            const F units = V::to_float(_mm512_srai_epi32(_mm512_slli_epi32(pair, 16), 16));
-            return V::mul(V::mul(units, V::loadu(p_.k_scale + row + key)), V::set1(bias_unit_));
-        };
         for (int key = 0; key < tile_; key += V::kLanes) {
             largest = V::max(V::loadu(p_.k_scale + row + key), largest);
-            if (bias_unit_ != 0) loudest = V::max(V::abs(bias(key)), loudest);
+            if (bias_unit_ != 0) loudest = V::max(V::abs(bias_of(row + key)), loudest);
         }
         fixed->tile = tile;
+        fixed->octave = 0;
         fixed->k_scale = _mm512_reduce_max_ps(largest);
-        const float octaves = largest_unit * fixed->k_scale * 0x1p15f + _mm512_reduce_max_ps(loudest);
-        fixed->doublings = 0;
-        fixed->octave = kUnits;
-        while (fixed->doublings < kMostDoublings && octaves * fixed->octave > kLargest)
-            fixed->octave /= 2, ++fixed->doublings;
-        fixed->fits = octaves * fixed->octave <= kLargest;  // false where NaN
-        if (!fixed->fits) return;
+        fixed->loudest = _mm512_reduce_max_ps(loudest);
         for (int key = 0; key < tile_; key += V::kLanes) {
             const F scale = V::mul(V::loadu(p_.k_scale + row + key), V::set1(32767.0f / fixed->k_scale));
             store_pairs(V::round(scale), fixed->scale + key / 2);
-            if (bias_unit_ != 0)
-                store_pairs(V::round(V::mul(bias(key), V::set1(fixed->octave))), fixed->bias + key / 2);
         }
         set_weights(tile, fixed->weights);
+    }
+    void set_bias(float octave, FixedKeys* fixed) const {
+        fixed->octave = octave;
+        if (bias_unit_ == 0) return;
+        const int64_t row = kv_row_ + fixed->tile * tile_;
+        for (int key = 0; key < tile_; key += V::kLanes)
+            store_pairs(V::round(V::mul(bias_of(row + key), V::set1(octave))), fixed->bias + key / 2);
+    }
+    // Of 16 keys, octaves.
+    F bias_of(int64_t row) const {
+        const I pair = _mm512_loadu_si512(p_.k_pair + 2 * row);
+        const F units = V::to_float(_mm512_srai_epi32(_mm512_slli_epi32(pair, 16), 16));
+        return V::mul(V::mul(units, V::loadu(p_.k_scale + row)), V::set1(bias_unit_));
     }
     // Key t of a run beside key t + 8.
     static void store_pairs(I x, int32_t* to) {
@@ -358,16 +361,16 @@ class Int8Block : public TileQueries<Format::kInt8> {
         return moved;
     }
 
-    [[gnu::always_inline]] void fixed_weights(int run, const FixedKeys& fixed, const I (&top)[2], I (&sum)[2]) const {
+    [[gnu::always_inline]] void fixed_weights(int run, int doublings, const FixedKeys& fixed, const I (&top)[2], I (&sum)[2]) const {
         const auto with = [&]<int kDoublings>(std::integral_constant<int, kDoublings>) {
             if (p_.v_weight)
                 fixed_weights<kDoublings, true>(run, fixed, top, sum);
             else
                 fixed_weights<kDoublings, false>(run, fixed, top, sum);
         };
-        if (fixed.doublings == 0)
+        if (doublings == 0)
             with(std::integral_constant<int, 0>());
-        else if (fixed.doublings == 1)
+        else if (doublings == 1)
             with(std::integral_constant<int, 1>());
         else
             with(std::integral_constant<int, 2>());

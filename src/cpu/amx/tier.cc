@@ -53,20 +53,28 @@ void join(const AttendProblem& problem, const AttendTask& task, const float* par
         [&] { avx512_tier().join(problem, task, partials, stride, count, scratch); });
 }
 
+// Quantization is that of AVX-512. (The table is a constant: amx_tier() is called on every machine.)
+int64_t pack_scratch(const AttentionDesc& desc) { return avx512_tier().pack_scratch(desc); }
+void pack_kv_tile(const PackTile& tile, void* scratch) { avx512_tier().pack_kv_tile(tile, scratch); }
+void pack_queries(const PackQueries& queries, void* scratch) { avx512_tier().pack_queries(queries, scratch); }
+void query_needs(const PackQueries& queries, void* scratch, QueryNeeds* total) {
+    avx512_tier().query_needs(queries, scratch, total);
+}
+void channel_range(const AttentionDesc& desc, float* rows, int count, float* low, float* high, void* scratch) {
+    avx512_tier().channel_range(desc, rows, count, low, high, scratch);
+}
+void add_columns(const float* rows, int count, int64_t dim, double* sums, double* left_out) {
+    avx512_tier().add_columns(rows, count, dim, sums, left_out);
+}
+void load_span(float* to, const void* from, DType dtype, int64_t count) {
+    avx512_tier().load_span(to, from, dtype, count);
+}
+
+constexpr Tier kTier{amx::Vec::kName, block,        attend_scratch, attend,        partial_floats, join,     pack_scratch,
+                     pack_kv_tile,    pack_queries, query_needs,    channel_range, add_columns,    load_span};
+
 }  // namespace
 
-const Tier& amx_tier() {
-    static const Tier tier = [] {
-        Tier t = avx512_tier();
-        t.name = amx::Vec::kName;
-        t.block = block;
-        t.attend_scratch = attend_scratch;
-        t.attend = attend;
-        t.partial_floats = partial_floats;
-        t.join = join;
-        return t;
-    }();
-    return tier;
-}
+const Tier& amx_tier() { return kTier; }
 
 }  // namespace clary::cpu

@@ -46,11 +46,8 @@ class TileQueries : public AttentionKernel<Vec, Format::kInt8, kPv, 2, 1> {
 
     // The tile's keys that are multiplied: those that any lane sees, up to a whole step of products. 0: none.
     int keys_of(int64_t tile) const {
-        const int64_t first_key = tile * this->tile_;
-        if (first_key >= this->keep_max_ &&
-            (first_key + this->tile_ <= this->begin_min_ || first_key >= this->end_max_))
-            return 0;
-        return static_cast<int>(round_up(this->keys_to_compute(first_key), kStep));
+        if (this->skips(tile)) return 0;
+        return static_cast<int>(round_up(this->keys_to_compute(tile * this->tile_), kStep));
     }
 
   protected:

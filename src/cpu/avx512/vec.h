@@ -140,7 +140,7 @@ struct Vec : ByteDot {
 
     // -- moving data --
     // 16 x 16 transpose of 32-bit elements; strides in elements.
-    static void transpose(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
+    [[gnu::always_inline]] static void transpose(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
         __m512 r[16], t[16];
         for (int i = 0; i < 16; ++i) r[i] = _mm512_loadu_ps(from + i * from_stride);
         for (int i = 0; i < 16; i += 2) {
