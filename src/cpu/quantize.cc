@@ -200,9 +200,9 @@ class Quantizer {
             each_block(chunk, s.kv_len, [&](int64_t first, int count) {
                 if (k_mean) add(buffers_.k, entry, view_k(b, h, s, first, count, count, rows), count, dim_);
                 if (!recipe_.smooth_v && !channels) return;
-                load_v(b, h, s, first, count, kBlock, rows);
-                if (recipe_.smooth_v) add(buffers_.v, entry, rows, count, dim_v_);
-                if (channels) tier_.channel_range(desc_, rows, count, low, high, thread_pack(thread));
+                const float* const v_rows = view_v(b, h, s, first, count, kBlock, rows);
+                if (recipe_.smooth_v) add(buffers_.v, entry, v_rows, count, dim_v_);
+                if (channels) tier_.channel_range(desc_, v_rows, count, low, high, thread_pack(thread));
             });
         });
     }

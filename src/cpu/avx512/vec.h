@@ -35,6 +35,7 @@ struct Vec : ByteDot {
     static F div(F a, F b) { return _mm512_div_ps(a, b); }
     static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
     static F max(F a, F b) { return _mm512_max_ps(a, b); }  // b where either is NaN
+    static F min(F a, F b) { return _mm512_min_ps(a, b); }  // likewise
     static F abs(F a) { return _mm512_abs_ps(a); }
 
     // -- masks --
@@ -130,12 +131,12 @@ struct Vec : ByteDot {
         const I bytes = _mm512_packs_epi16(_mm512_packs_epi32(c0, c1), _mm512_packs_epi32(c2, c3));
         return in_parts(bytes, 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     }
-    // Bytes of whole runs of 16 tokens into the order of V's positions (numerics/permutation.h).
-    static void permute_runs(const int8_t* from, int count, int8_t* to) {
-        const __m128i order = _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
-        for (int i = 0; i < count; i += 16)
-            _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
-                             _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)), order));
+    // Codes of 4 kLanes tokens to bytes, saturated, in the order of V's positions (numerics/permutation.h).
+    static void store_v_codes(int8_t* to, I c0, I c1, I c2, I c3) {
+        const I bytes = _mm512_packs_epi16(_mm512_packs_epi32(c0, c1), _mm512_packs_epi32(c2, c3));
+        const I runs = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+        _mm512_storeu_si512(
+            to, in_parts(_mm512_permutexvar_epi32(runs, bytes), 0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
     }
 
     // -- moving data --
@@ -164,8 +165,6 @@ struct Vec : ByteDot {
             _mm512_storeu_ps(to + (12 + c) * to_stride, _mm512_shuffle_f32x4(b, e, 0xdd));
         }
     }
-    // int32 lanes to bytes, saturated to -128..127.
-    static void narrow(I x, int8_t* to) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtsepi32_epi8(x)); }
     static F load16(const uint16_t* p, DType dtype) {
         const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
         return dtype == DType::kF16 ? _mm512_cvtph_ps(half)
