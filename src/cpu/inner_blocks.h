@@ -141,11 +141,19 @@ inline void rotate_lanes(float* x, int64_t dim, int64_t width) {
             [&](int64_t d, typename V::F value, int) { V::store(x + lane + d * width, value); });
 }
 
+inline constexpr int64_t kLine = 16;         // fp32 values
+inline constexpr int64_t kRowsAhead = 8192;  // bytes between the rows that are read and those that are asked of memory
+
 // rows [kLanes][dim] to columns [dim][width], and back; dim a multiple of kDimMultiple, which kLanes divides.
 template <class V>
 [[gnu::always_inline]] inline void rows_to_lanes(const float* rows, int64_t row_stride, int64_t dim, float* to,
                                                  int64_t width) {
-    for (int64_t d = 0; d < dim; d += V::kLanes) V::transpose(rows + d, row_stride, to + d * width, width);
+    const char* const ahead = reinterpret_cast<const char*>(rows) + kRowsAhead;
+    for (int64_t d = 0; d < dim; d += V::kLanes) {
+        for (int64_t i = 0; i < V::kLanes * V::kLanes; i += kLine)
+            __builtin_prefetch(ahead + (d * V::kLanes + i) * static_cast<int64_t>(sizeof(float)));
+        V::transpose(rows + d, row_stride, to + d * width, width);
+    }
 }
 template <class V>
 [[gnu::always_inline]] inline void lanes_to_rows(const float* from, int64_t width, int64_t dim, float* rows,

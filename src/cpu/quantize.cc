@@ -75,12 +75,16 @@ class Quantizer {
 
     void quantize(const void* ready) {
         vectors_ = const_cast<void*>(packed_kv_ ? packed_kv_ : ready);
-        if (packed_kv_) {
-            set_lengths();
-            if (recipe_.quantized()) statistics();
-            pack_kv();
-        }
-        if (packed_q_) pack_q();
+        if (packed_kv_) set_lengths();
+        const int64_t heads = desc_.batch * desc_.kv_heads;
+        const int threads = call_.context.threads();
+        // Head by head each pass finds in the cache what the one before has read. Few heads are shared by all threads.
+        if (heads % threads == 0 || heads >= 4 * threads)
+            call_.context.parallel_for(heads, [&](int64_t head, int thread) {
+                quantize(Part{head / desc_.kv_heads, head % desc_.kv_heads, thread});
+            });
+        else
+            quantize(Part{});
     }
 
     void append() {
@@ -88,9 +92,9 @@ class Quantizer {
         int64_t* const lengths = kv<int64_t>("lengths");
         const int64_t tiles = desc_.kv_len / recipe_.tile + 2;  // that n tokens behind any length can touch
         // The first tile takes its old tokens from the tail, which the last one replaces: so it comes first.
-        each_piece(desc_.kv_heads, 1,
+        each_piece({}, desc_.kv_heads, 1,
                    [&](int64_t b, int64_t h, int64_t, int thread) { append_tile(b, h, lengths[b], 0, thread); });
-        each_piece(desc_.kv_heads, tiles - 1,
+        each_piece({}, desc_.kv_heads, tiles - 1,
                    [&](int64_t b, int64_t h, int64_t i, int thread) { append_tile(b, h, lengths[b], i + 1, thread); });
         for (int64_t b = 0; b < desc_.batch; ++b) lengths[b] += sequence_of(desc_, b).kv_len;
     }
@@ -106,9 +110,30 @@ class Quantizer {
     }
     int64_t kv_head_index(int64_t b, int64_t h) const { return b * desc_.kv_heads + h; }
 
-    // work(sequence, head, i, thread) for every head and i in 0..count-1.
+    // What is quantized together: one (sequence, kv head) and its q heads on one thread, or everything on all.
+    struct Part {
+        int64_t b = 0, kv_head = 0;
+        int thread = kAllThreads;
+    };
+    static constexpr int kAllThreads = -1;
+
+    void quantize(const Part& part) {
+        if (packed_kv_) {
+            if (recipe_.quantized()) statistics(part);
+            pack_kv(part);
+        }
+        if (packed_q_) pack_q(part);
+    }
+
+    // work(sequence, head, i, thread) for every head of the part, of `heads` in all, and i in 0..count-1.
     template <typename Work>
-    void each_piece(int64_t heads, int64_t count, Work&& work) {
+    void each_piece(const Part& part, int64_t heads, int64_t count, Work&& work) {
+        if (part.thread != kAllThreads) {
+            const int64_t group = heads / desc_.kv_heads;
+            for (int64_t h = part.kv_head * group; h < (part.kv_head + 1) * group; ++h)
+                for (int64_t i = 0; i < count; ++i) work(part.b, h, i, part.thread);
+            return;
+        }
         call_.context.parallel_for(desc_.batch * heads * count, [&](int64_t piece, int thread) {
             work(piece / count / heads, piece / count % heads, piece % count, thread);
         });
@@ -170,22 +195,23 @@ class Quantizer {
         for (int64_t b = 0; b < desc_.batch; ++b) kv<int64_t>("lengths")[b] = sequence_of(desc_, b).kv_len;
     }
 
-    void statistics() {
-        sum_kv();
+    void statistics(const Part& part) {
+        sum_kv(part);
         const bool with_q = desc_.q.data != nullptr;
-        if (recipe_.smooth_q && with_q && !desc_.c_q.given()) sum_q();
-        each_piece(desc_.kv_heads, 1, [&](int64_t b, int64_t h, int64_t, int) { reduce(b, h, with_q); });
+        if (recipe_.smooth_q && with_q && !desc_.c_q.given()) sum_q(part);
+        each_piece(part, desc_.kv_heads, 1, [&](int64_t b, int64_t h, int64_t, int) { reduce(b, h, with_q); });
         if (!recipe_.key_bias()) return;
-        if (with_q && !desc_.q_base.given()) query_needs();
-        for (int64_t b = 0; b < desc_.batch; ++b)
-            for (int64_t h = 0; h < desc_.kv_heads; ++h) kv<float>("q_base")[kv_head_index(b, h)] = q_base(b, h);
+        if (with_q && !desc_.q_base.given()) query_needs(part);
+        each_piece(part, desc_.kv_heads, 1, [&](int64_t b, int64_t h, int64_t, int) {
+            kv<float>("q_base")[kv_head_index(b, h)] = q_base(b, h);
+        });
     }
 
-    void sum_kv() {
+    void sum_kv(const Part& part) {
         const bool k_mean = recipe_.smooth_k && !desc_.c_k.given();
         const bool channels = recipe_.v_scale == VScale::kChannel;
         if (!k_mean && !recipe_.smooth_v && !channels) return;
-        each_piece(desc_.kv_heads, chunks_of(desc_.kv_len), [&](int64_t b, int64_t h, int64_t chunk, int thread) {
+        each_piece(part, desc_.kv_heads, chunks_of(desc_.kv_len), [&](int64_t b, int64_t h, int64_t chunk, int thread) {
             const int64_t entry = kv_head_index(b, h) * chunks_of(desc_.kv_len) + chunk;
             clear(buffers_.k, entry, dim_, k_mean);
             clear(buffers_.v, entry, dim_v_, recipe_.smooth_v);
@@ -207,8 +233,8 @@ class Quantizer {
         });
     }
 
-    void sum_q() {
-        each_piece(desc_.q_heads, chunks_of(desc_.q_len), [&](int64_t b, int64_t h, int64_t chunk, int thread) {
+    void sum_q(const Part& part) {
+        each_piece(part, desc_.q_heads, chunks_of(desc_.q_len), [&](int64_t b, int64_t h, int64_t chunk, int thread) {
             const int64_t entry = (b * desc_.q_heads + h) * chunks_of(desc_.q_len) + chunk;
             clear(buffers_.q, entry, dim_, true);
             const Sequence s = sequence_of(desc_, b);
@@ -298,8 +324,8 @@ class Quantizer {
         }
     }
 
-    void query_needs() {
-        each_piece(desc_.q_heads, chunks_of(desc_.q_len), [&](int64_t b, int64_t h, int64_t chunk, int thread) {
+    void query_needs(const Part& part) {
+        each_piece(part, desc_.q_heads, chunks_of(desc_.q_len), [&](int64_t b, int64_t h, int64_t chunk, int thread) {
             const int64_t entry = (b * desc_.q_heads + h) * chunks_of(desc_.q_len) + chunk;
             buffers_.needs[entry] = {};
             const Sequence s = sequence_of(desc_, b);
@@ -327,9 +353,9 @@ class Quantizer {
     }
 
     // -- packing --
-    void pack_kv() {
+    void pack_kv(const Part& part) {
         const int64_t tiles = kv_rows_.varlen ? desc_.kv_len / recipe_.tile + 1 : kv_rows_.rows / recipe_.tile;
-        each_piece(desc_.kv_heads, tiles, [&](int64_t b, int64_t h, int64_t tile, int thread) {
+        each_piece(part, desc_.kv_heads, tiles, [&](int64_t b, int64_t h, int64_t tile, int thread) {
             const Sequence s = sequence_of(desc_, b);
             const int64_t first = tile * recipe_.tile;
             if (kv_rows_.varlen && first >= s.kv_len) return;
@@ -464,10 +490,10 @@ class Quantizer {
                 .q_shift = nullptr};
     }
 
-    void pack_q() {
+    void pack_q(const Part& part) {
         const PackedRows rows = packed_q_rows(desc_);
         const int64_t blocks = (desc_.q_len + kBlock - 1) / kBlock;
-        each_piece(desc_.q_heads, blocks, [&](int64_t b, int64_t h, int64_t block, int thread) {
+        each_piece(part, desc_.q_heads, blocks, [&](int64_t b, int64_t h, int64_t block, int thread) {
             const Sequence s = sequence_of(desc_, b);
             const int64_t first = block * kBlock;
             const int count = static_cast<int>(std::clamp<int64_t>(s.q_len - first, 0, kBlock));
