@@ -101,6 +101,18 @@ template <class V, int kStages, typename Load, typename Store>
         }
 }
 
+// The stages of a block of columns x [block][width] from `stride` < block on; out(column, value, k) takes the results.
+template <class V, typename Out>
+[[gnu::always_inline]] inline void hadamard_rest(float* x, int64_t width, int64_t block, int64_t stride, Out&& out) {
+    const auto get = [&](int64_t d, int) { return V::load(x + d * width); };
+    const auto put = [&](int64_t d, typename V::F value, int) { V::store(x + d * width, value); };
+    for (; stride * 16 < block; stride *= 8) hadamard_stages<V, 3>(block, stride, get, put);
+    if (stride * 2 == block) hadamard_stages<V, 1>(block, stride, get, out);
+    if (stride * 4 == block) hadamard_stages<V, 2>(block, stride, get, out);
+    if (stride * 8 == block) hadamard_stages<V, 3>(block, stride, get, out);
+    if (stride * 16 == block) hadamard_stages<V, 4>(block, stride, get, out);
+}
+
 // Rotates columns by the orthonormal Hadamard matrix of `dim` (numerics/hadamard.h): each lane holds one vector. They come from
 // first(column, k) and go to last(column, value, k), one call for each column (hadamard_stages); between they lie in x,
 // [dim][width]. Stride 1, 2, 4, ... and then the norm: the order that numerics::rotate defines.
@@ -112,7 +124,6 @@ template <class V, typename First, typename Last>
         const F norm = V::set1(numerics::hadamard_norm<float>(block));
         float* const at = x + start * width;
         const auto in = [&](int64_t d, int k) { return first(start + d, k); };
-        const auto get = [&](int64_t d, int) { return V::load(at + d * width); };
         const auto put = [&](int64_t d, F value, int) { V::store(at + d * width, value); };
         const auto out = [&](int64_t d, F value, int k) { last(start + d, V::mul(value, norm), k); };
         if (block == 1) hadamard_stages<V, 0>(block, 1, in, out);
@@ -121,12 +132,7 @@ template <class V, typename First, typename Last>
         if (block == 8) hadamard_stages<V, 3>(block, 1, in, out);
         if (block > 8) {
             hadamard_stages<V, 3>(block, 1, in, put);
-            int64_t stride = 8;
-            for (; stride * 16 < block; stride *= 8) hadamard_stages<V, 3>(block, stride, get, put);
-            if (stride * 2 == block) hadamard_stages<V, 1>(block, stride, get, out);
-            if (stride * 4 == block) hadamard_stages<V, 2>(block, stride, get, out);
-            if (stride * 8 == block) hadamard_stages<V, 3>(block, stride, get, out);
-            if (stride * 16 == block) hadamard_stages<V, 4>(block, stride, get, out);
+            hadamard_rest<V>(at, width, block, 8, out);
         }
         start += block;
     }
@@ -144,16 +150,21 @@ inline void rotate_lanes(float* x, int64_t dim, int64_t width) {
 inline constexpr int64_t kLine = 16;         // fp32 values
 inline constexpr int64_t kRowsAhead = 8192;  // bytes between the rows that are read and those that are asked of memory
 
+// Columns d .. d + kLanes - 1 of rows [kLanes][dim]; asks memory for as many that come later.
+template <class V>
+[[gnu::always_inline]] inline void read_columns(const float* rows, int64_t dim, int64_t d,
+                                                typename V::F (&to)[V::kLanes]) {
+    const char* const ahead = reinterpret_cast<const char*>(rows) + kRowsAhead;
+    for (int64_t i = 0; i < V::kLanes * V::kLanes; i += kLine)
+        __builtin_prefetch(ahead + (d * V::kLanes + i) * static_cast<int64_t>(sizeof(float)));
+    V::columns(rows + d, dim, to);
+}
+
 // rows [kLanes][dim] to columns [dim][width], and back; dim a multiple of kDimMultiple, which kLanes divides.
 template <class V>
 [[gnu::always_inline]] inline void rows_to_lanes(const float* rows, int64_t row_stride, int64_t dim, float* to,
                                                  int64_t width) {
-    const char* const ahead = reinterpret_cast<const char*>(rows) + kRowsAhead;
-    for (int64_t d = 0; d < dim; d += V::kLanes) {
-        for (int64_t i = 0; i < V::kLanes * V::kLanes; i += kLine)
-            __builtin_prefetch(ahead + (d * V::kLanes + i) * static_cast<int64_t>(sizeof(float)));
-        V::transpose(rows + d, row_stride, to + d * width, width);
-    }
+    for (int64_t d = 0; d < dim; d += V::kLanes) V::transpose(rows + d, row_stride, to + d * width, width);
 }
 template <class V>
 [[gnu::always_inline]] inline void lanes_to_rows(const float* from, int64_t width, int64_t dim, float* rows,

@@ -13,7 +13,9 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
+#include "cpu/byte_dot.h"
 #include "cpu/inner_blocks.h"
 #include "cpu/scratch.h"
 #include "cpu/tier.h"
@@ -31,6 +33,8 @@ class Packer {
     using I = typename V::I;
     using M = typename V::M;
     using Granularity = numerics::Granularity;
+    static constexpr int kColumnStages = V::kLanes == 16 ? 4 : V::kLanes == 8 ? 3 : 2;  // log2
+    static constexpr bool kByteDot = std::is_base_of_v<ByteDot, V>;
     static constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
     // Of the channels of a token with a vector: none, or before or after `minus` is subtracted.
@@ -43,7 +47,7 @@ class Packer {
         bool rotate;
     };
     struct Result {
-        F largest, dot, probe;  // probe: NaN where a token is not finite
+        F largest, dot, probe;  // probe: NaN where a token is not finite, or goes beyond what is
     };
 
   public:
@@ -78,16 +82,16 @@ class Packer {
         for (int token = 0; token < tile; token += V::kLanes) {
             const float* const rows = t.k_rows + token * t.dim;
             float* const x = group(token, t.dim);
-            F largest;
+            F top;
             if (recipe.smooth_q) {
                 const Result r = load_keys<Dot::kAfter>(transform, rows, x, t.keys - token, &finite);
                 const F own = V::mul(r.dot, factor);
                 V::store(bias + token, recipe.v_scale == VScale::kToken ? V::add(own, V::load(bias + token)) : own);
-                largest = r.largest;
+                top = r.largest;
             } else {
-                largest = load_keys<Dot::kNone>(transform, rows, x, t.keys - token, &finite).largest;
+                top = load_keys<Dot::kNone>(transform, rows, x, t.keys - token, &finite).largest;
             }
-            V::store(need + token, V::div(largest, V::set1(127.0f)));
+            V::store(need + token, V::div(top, V::set1(127.0f)));
         }
         pack_k_codes(t, bias, need, finite);
     }
@@ -103,15 +107,15 @@ class Packer {
         for (int row = 0; row < q.rows; row += V::kLanes) {
             const float* const rows = q.q_rows + row * q.dim;
             float* const x = group(row, q.dim);
-            F largest;
+            F top;
             if (q.q_shift) {
                 const Result r = load_queries<Dot::kBefore>(transform, rows, x, row_finite + row, &finite);
                 V::store(shift + row, V::mul(r.dot, factor));
-                largest = r.largest;
+                top = r.largest;
             } else {
-                largest = load_queries<Dot::kNone>(transform, rows, x, row_finite + row, &finite).largest;
+                top = load_queries<Dot::kNone>(transform, rows, x, row_finite + row, &finite).largest;
             }
-            V::store(need + row, V::div(largest, V::set1(127.0f)));
+            V::store(need + row, V::div(top, V::set1(127.0f)));
         }
         if (recipe.granularity != Granularity::kFine && recipe.granularity != Granularity::kPerToken)
             spread_largest(need, q.rows, [&](int row) {
@@ -135,10 +139,10 @@ class Packer {
         bool row_finite[kQueryBlock], finite = true;
         const Transform transform = query_transform(q);
         for (int row = 0; row < q.rows; row += V::kLanes) {
-            const F largest =
+            const F top =
                 load_queries<Dot::kNone>(transform, q.q_rows + row * q.dim, group(0, q.dim), row_finite + row, &finite)
                     .largest;
-            V::store(need + row, V::div(largest, V::set1(127.0f)));
+            V::store(need + row, V::div(top, V::set1(127.0f)));
         }
         QueryNeeds sum = *total;
         for (int row = 0; row < q.rows; ++row) {
@@ -210,77 +214,125 @@ class Packer {
     static int64_t group_floats(int64_t dim) { return (dim + 1) * V::kLanes; }
     float* group(int token, int64_t dim) const { return lanes_ + token / V::kLanes * group_floats(dim); }
 
-    // x [dim, kLanes], in place: minus `minus`, rotated.
-    template <Dot kDot>
-    Result transform_lanes(const Transform& t, float* x) const {
+    // The larger of |x| and top >= 0; top where x is NaN.
+    static F largest(F x, F top) {
+        if constexpr (requires { V::max_magnitude(x, top); })
+            return V::max_magnitude(x, top);
+        else
+            return V::max(V::abs(x), top);
+    }
+
+    // Rows of a group to x [dim, kLanes]: minus `minus`, rotated.
+    template <Dot kDot, bool kMinus>
+    Result transform_rows(const Transform& t, const float* rows, float* x) const {
         const float* const minus = t.minus ? t.minus : zeros_;
         const float* const with = t.with;
         const F zero = V::set1(0.0f);
         F top[4] = {zero, zero, zero, zero}, probe[4] = {zero, zero, zero, zero}, dot = zero;
-        const auto first = [&](int64_t d, int k) {
-            F value = V::load(x + d * V::kLanes);
-            probe[k % 4] = V::fma(value, zero, probe[k % 4]);  // NaN for NaN and infinity
+        const auto first = [&](int64_t d, F value) {
             if constexpr (kDot == Dot::kBefore) dot = V::fma(value, V::set1(with[d]), dot);
-            value = V::sub(value, V::set1(minus[d]));
+            if constexpr (kMinus) value = V::sub(value, V::set1(minus[d]));
             if constexpr (kDot == Dot::kAfter) dot = V::fma(value, V::set1(with[d]), dot);
             return value;
         };
         const auto last = [&](int64_t d, F value, int k) {
             V::store(x + d * V::kLanes, value);
-            top[k % 4] = V::max(V::abs(value), top[k % 4]);
+            top[k % 4] = largest(value, top[k % 4]);
         };
-        if (t.rotate)
-            rotate_columns<V>(x, V::kLanes, t.head_dim, first, last);  // columns behind are zeros
-        else
-            for (int64_t d = 0; d < t.dim; d += 4)
-                CLARY_UNROLL for (int k = 0; k < 4; ++k) last(d + k, first(d + k, k), k);
+        int64_t start = 0;
+        while (t.rotate && t.head_dim - start >= V::kLanes) {
+            const int block = numerics::hadamard_block(static_cast<int>(t.head_dim - start));
+            const F norm = V::set1(numerics::hadamard_norm<float>(block));
+            // Each rotated value is the sum of its block: one value that is not finite leaves none that is.
+            const auto out = [&](int64_t d, F value, int k) {
+                value = V::mul(value, norm);
+                last(start + d, value, k);
+                if (k == 0) probe[0] = V::fma(value, zero, probe[0]);
+            };
+            for (int64_t c = 0; c < block; c += V::kLanes) {
+                F v[V::kLanes];
+                read_columns<V>(rows, t.dim, start + c, v);
+                CLARY_UNROLL for (int k = 0; k < V::kLanes; ++k) v[k] = first(start + c + k, v[k]);
+                const auto get = [&](int64_t, int k) { return v[k]; };
+                const auto put = [&](int64_t, F value, int k) { V::store(x + (start + c + k) * V::kLanes, value); };
+                if (block == V::kLanes)
+                    hadamard_stages<V, kColumnStages>(V::kLanes, 1, get, out);
+                else
+                    hadamard_stages<V, kColumnStages>(V::kLanes, 1, get, put);
+            }
+            if (block > V::kLanes) hadamard_rest<V>(x + start * V::kLanes, V::kLanes, block, V::kLanes, out);
+            start += block;
+        }
+        // What is not rotated, or in blocks of less than a vector.
+        for (int64_t c = start; c < t.dim; c += V::kLanes) {
+            F v[V::kLanes];
+            read_columns<V>(rows, t.dim, c, v);
+            CLARY_UNROLL for (int k = 0; k < V::kLanes; ++k) {
+                v[k] = first(c + k, v[k]);
+                probe[k % 4] = V::fma(v[k], zero, probe[k % 4]);
+                if (t.rotate)
+                    V::store(x + (c + k) * V::kLanes, v[k]);
+                else
+                    last(c + k, v[k], k);
+            }
+        }
+        if (t.rotate && start < t.head_dim) {
+            float* const rest = x + start * V::kLanes;
+            rotate_lanes<V>(rest, t.head_dim - start, V::kLanes);
+            for (int64_t d = 0; d < t.head_dim - start; ++d) top[0] = largest(V::load(rest + d * V::kLanes), top[0]);
+        }
         return {V::max(V::max(top[0], top[1]), V::max(top[2], top[3])), dot,
                 V::add(V::add(probe[0], probe[1]), V::add(probe[2], probe[3]))};
+    }
+    template <Dot kDot>
+    Result transform_rows(const Transform& t, const float* rows, float* x) const {
+        if constexpr (kDot == Dot::kNone)
+            if (!t.minus) return transform_rows<kDot, false>(t, rows, x);
+        return transform_rows<kDot, true>(t, rows, x);
+    }
+
+    static bool all_finite(const float* row, int64_t dim) {
+        for (int64_t d = 0; d < dim; ++d)
+            if (!std::isfinite(row[d])) return false;
+        return true;
     }
 
     // Rows of a group to lanes x. Rows that are not finite, and those from `valid` on, become zeros: the former before the
     // subtraction, the latter after it.
     template <Dot kDot>
     Result load_keys(const Transform& t, const float* rows, float* x, int valid, bool* finite) {
-        rows_to_lanes<V>(rows, t.dim, t.dim, x, V::kLanes);
-        const Result r = transform_lanes<kDot>(t, x);
-        const bool bad = V::any(V::is_nan(r.probe));
-        if (!bad && valid >= V::kLanes) return r;
-        rows_to_lanes<V>(rows, t.dim, t.dim, x, V::kLanes);
-        alignas(64) float probe[V::kLanes];
-        V::store(probe, r.probe);
+        if (valid >= V::kLanes) {
+            const Result r = transform_rows<kDot>(t, rows, x);
+            if (!V::any(V::is_nan(r.probe))) return r;
+        }
         for (int i = 0; i < V::kLanes; ++i) {
-            if (i < valid && std::isnan(probe[i])) *finite = false;
-            for (int64_t d = 0; d < t.dim; ++d) {
-                float& value = x[d * V::kLanes + i];
-                if (std::isnan(probe[i])) value = 0;
-                value = i < valid ? value - (t.minus ? t.minus[d] : 0.0f) : 0.0f;
-            }
+            const float* const row = rows + i * t.dim;
+            const bool bad = i < valid && !all_finite(row, t.dim);
+            if (bad) *finite = false;
+            for (int64_t d = 0; d < t.dim; ++d)
+                rows_[i * t.dim + d] = i < valid ? (bad ? 0.0f : row[d]) - (t.minus ? t.minus[d] : 0.0f) : 0.0f;
         }
         Transform rest = t;
         rest.minus = nullptr;
-        return transform_lanes<kDot>(rest, x);
+        return transform_rows<kDot>(rest, rows_, x);
     }
 
     // Rows that are not finite become zeros.
     template <Dot kDot>
     Result load_queries(const Transform& t, const float* rows, float* x, bool* row_finite, bool* finite) {
-        rows_to_lanes<V>(rows, t.dim, t.dim, x, V::kLanes);
-        Result r = transform_lanes<kDot>(t, x);
+        Result r = transform_rows<kDot>(t, rows, x);
         std::fill_n(row_finite, V::kLanes, true);
-        const bool bad = V::any(V::is_nan(r.probe));
-        if (!bad && desc_.scale != 0) return r;
-        *finite &= !bad;
-        alignas(64) float probe[V::kLanes], largest[V::kLanes];
-        V::store(probe, r.probe);
-        V::store(largest, r.largest);
+        if (!V::any(V::is_nan(r.probe)) && desc_.scale != 0) return r;
+        alignas(64) float top[V::kLanes];
+        V::store(top, r.largest);
         for (int i = 0; i < V::kLanes; ++i) {
-            row_finite[i] = !std::isnan(probe[i]);
+            row_finite[i] = all_finite(rows + i * t.dim, t.dim);
+            if (!row_finite[i]) *finite = false;
             if (row_finite[i] && desc_.scale != 0) continue;  // scale 0: no query counts
             for (int64_t d = 0; d < t.dim; ++d) x[d * V::kLanes + i] = 0;
-            largest[i] = 0;
+            top[i] = 0;
         }
-        r.largest = V::load(largest);
+        r.largest = V::load(top);
         return r;
     }
     Transform query_transform(const PackQueries& q) const {
@@ -391,9 +443,11 @@ class Packer {
             I code[4];
             CLARY_UNROLL for (int i = 0; i < 4; ++i) {
                 code[i] = V::round(V::mul(V::load(x + (d + i) * V::kLanes), inverse));
-                if (kSum) sum = V::add(sum, code[i]);
+                if constexpr (kSum && !kByteDot) sum = V::add(sum, code[i]);
             }
-            V::store(words + d / 4 * V::kLanes, V::pack_codes(code[0], code[1], code[2], code[3]));
+            const I four = V::pack_codes(code[0], code[1], code[2], code[3]);
+            if constexpr (kSum && kByteDot) sum = V::dot(sum, V::set1(0x01010101), four);
+            V::store(words + d / 4 * V::kLanes, four);
         }
         const int64_t count = dim / 4;  // words per token
         int64_t w = 0;
@@ -470,31 +524,31 @@ class Packer {
     }
 
     // V in lanes, mean removed and rotated; the needs of its tokens times 127.
-    bool load_v(const PackTile& t, float* largest) {
+    bool load_v(const PackTile& t, float* tops) {
         const Transform transform{t.dim_v, desc_.head_dim_v, t.v_mean, nullptr, desc_.recipe.rotate_v};
         bool finite = true;
         for (int token = 0; token < desc_.recipe.tile; token += V::kLanes)
-            V::store(largest + token, load_keys<Dot::kNone>(transform, t.v_rows + token * t.dim_v,
-                                                            group(token, t.dim_v), t.keys - token, &finite)
-                                          .largest);
+            V::store(tops + token, load_keys<Dot::kNone>(transform, t.v_rows + token * t.dim_v, group(token, t.dim_v),
+                                                         t.keys - token, &finite)
+                                       .largest);
         return finite;
     }
 
     // The bias becomes log2(t / t_tile) where V is scaled per token.
     bool pack_v_codes(const PackTile& t, float* bias) {
         const int tile = desc_.recipe.tile;
-        alignas(64) float largest[kMaxTile], inverse[kMaxTile];
-        const bool finite = load_v(t, largest);
+        alignas(64) float tops[kMaxTile], inverse[kMaxTile];
+        const bool finite = load_v(t, tops);
         const float* row_scale = t.v_channel_scale;
         switch (desc_.recipe.v_scale) {
             case VScale::kToken:
-                token_scales(t, largest, bias, inverse);
+                token_scales(t, tops, bias, inverse);
                 break;
             case VScale::kChannelTile:
                 for (int64_t d = 0; d < t.dim_v; ++d) {
                     F top = V::set1(0.0f);
                     for (int token = 0; token < tile; token += V::kLanes)
-                        top = V::max(V::abs(V::load(group(token, t.dim_v) + d * V::kLanes)), top);
+                        top = largest(V::load(group(token, t.dim_v) + d * V::kLanes), top);
                     t.v_scale[d] = std::max(horizontal_max(top) / 127.0f, numerics::kScaleFloor);
                 }
                 row_scale = t.v_scale;
@@ -534,18 +588,18 @@ class Packer {
     }
 
     // As numerics/digits.h has it (v_weight, v_token_scale).
-    void token_scales(const PackTile& t, const float* largest, float* bias, float* inverse) {
+    void token_scales(const PackTile& t, const float* tops, float* bias, float* inverse) {
         const float* const table = weight_bias();
         const int tile = desc_.recipe.tile;
         alignas(64) int32_t weight[kMaxTile];
         F top = V::set1(0.0f);
         for (int token = 0; token < tile; token += V::kLanes)
-            top = V::max(V::div(V::load(largest + token), V::set1(127.0f)), top);
+            top = V::max(V::div(V::load(tops + token), V::set1(127.0f)), top);
         const float tile_scale = numerics::v_tile_scale(horizontal_max(top));
         *t.v_scale = tile_scale;
         const F scaled = V::set1(numerics::kWeightUnit * tile_scale), floor = V::set1(numerics::kScaleFloor);
         for (int token = 0; token < tile; token += V::kLanes) {
-            const F need = V::div(V::load(largest + token), V::set1(127.0f));
+            const F need = V::div(V::load(tops + token), V::set1(127.0f));
             const F w = floor_between(V::div(scaled, V::max(floor, need)), numerics::kWeightUnit, numerics::kWeightMax);
             V::store(weight + token, V::round(w));
             V::store(inverse + token, V::div(V::set1(1.0f), V::div(scaled, w)));
@@ -564,12 +618,12 @@ class Packer {
     // fp16 V beyond fp16's range is scaled down by a power of two for the tile.
     bool pack_v_floats(const PackTile& t) {
         const int tile = desc_.recipe.tile;
-        alignas(64) float largest[kMaxTile];
-        const bool finite = load_v(t, largest);
+        alignas(64) float tops[kMaxTile];
+        const bool finite = load_v(t, tops);
         float scale = 1;
         if (desc_.recipe.pv == Format::kFp16) {
             F top = V::set1(0.0f);
-            for (int token = 0; token < tile; token += V::kLanes) top = V::max(V::load(largest + token), top);
+            for (int token = 0; token < tile; token += V::kLanes) top = V::max(V::load(tops + token), top);
             for (const float amount = horizontal_max(top); amount > 32768.0f * scale;) scale *= 2;
             *t.v_scale = scale;
         }

@@ -146,8 +146,8 @@ struct VecOf {
     }
 
     // -- moving data --
-    // 8 x 8 transpose of 32-bit elements; strides in elements.
-    static void transpose(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
+    // The 8 columns of 8 x 8 elements of 32 bits, and their transpose; strides in elements.
+    [[gnu::always_inline]] static void columns(const float* from, int64_t from_stride, F (&to)[8]) {
         __m256 r[8], t[8];
         for (int i = 0; i < 8; ++i) r[i] = _mm256_loadu_ps(from + i * from_stride);
         for (int i = 0; i < 8; i += 2) {
@@ -160,9 +160,14 @@ struct VecOf {
                 r[i + 2 * j + 1] = _mm256_shuffle_ps(t[i + j], t[i + 2 + j], 0xee);
             }
         for (int c = 0; c < 4; ++c) {
-            _mm256_storeu_ps(to + c * to_stride, _mm256_permute2f128_ps(r[c], r[4 + c], 0x20));
-            _mm256_storeu_ps(to + (4 + c) * to_stride, _mm256_permute2f128_ps(r[c], r[4 + c], 0x31));
+            to[c] = _mm256_permute2f128_ps(r[c], r[4 + c], 0x20);
+            to[4 + c] = _mm256_permute2f128_ps(r[c], r[4 + c], 0x31);
         }
+    }
+    static void transpose(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
+        F column[8];
+        columns(from, from_stride, column);
+        for (int c = 0; c < 8; ++c) _mm256_storeu_ps(to + c * to_stride, column[c]);
     }
     static F load16(const uint16_t* p, DType dtype) {
         const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));

@@ -37,6 +37,9 @@ struct Vec : ByteDot {
     static F max(F a, F b) { return _mm512_max_ps(a, b); }  // b where either is NaN
     static F min(F a, F b) { return _mm512_min_ps(a, b); }  // likewise
     static F abs(F a) { return _mm512_abs_ps(a); }
+    static F max_magnitude(F a, F b) {
+        return _mm512_range_ps(a, b, 0x0b);
+    }  // of |a| and |b|; the other one's where NaN
 
     // -- masks --
     static M greater(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }     // false where NaN
@@ -140,8 +143,8 @@ struct Vec : ByteDot {
     }
 
     // -- moving data --
-    // 16 x 16 transpose of 32-bit elements; strides in elements.
-    static void transpose(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
+    // The 16 columns of 16 x 16 elements of 32 bits, and their transpose; strides in elements.
+    [[gnu::always_inline]] static void columns(const float* from, int64_t from_stride, F (&to)[16]) {
         __m512 r[16], t[16];
         for (int i = 0; i < 16; ++i) r[i] = _mm512_loadu_ps(from + i * from_stride);
         for (int i = 0; i < 16; i += 2) {
@@ -159,11 +162,16 @@ struct Vec : ByteDot {
             const __m512 a = _mm512_shuffle_f32x4(r[c], r[4 + c], 0x88), b = _mm512_shuffle_f32x4(r[c], r[4 + c], 0xdd);
             const __m512 d = _mm512_shuffle_f32x4(r[8 + c], r[12 + c], 0x88);
             const __m512 e = _mm512_shuffle_f32x4(r[8 + c], r[12 + c], 0xdd);
-            _mm512_storeu_ps(to + c * to_stride, _mm512_shuffle_f32x4(a, d, 0x88));
-            _mm512_storeu_ps(to + (4 + c) * to_stride, _mm512_shuffle_f32x4(b, e, 0x88));
-            _mm512_storeu_ps(to + (8 + c) * to_stride, _mm512_shuffle_f32x4(a, d, 0xdd));
-            _mm512_storeu_ps(to + (12 + c) * to_stride, _mm512_shuffle_f32x4(b, e, 0xdd));
+            to[c] = _mm512_shuffle_f32x4(a, d, 0x88);
+            to[4 + c] = _mm512_shuffle_f32x4(b, e, 0x88);
+            to[8 + c] = _mm512_shuffle_f32x4(a, d, 0xdd);
+            to[12 + c] = _mm512_shuffle_f32x4(b, e, 0xdd);
         }
+    }
+    static void transpose(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
+        F column[16];
+        columns(from, from_stride, column);
+        for (int c = 0; c < 16; ++c) _mm512_storeu_ps(to + c * to_stride, column[c]);
     }
     static F load16(const uint16_t* p, DType dtype) {
         const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));

@@ -167,6 +167,11 @@ struct Vec {
     }
 
     // -- moving data --
+    // The 4 columns of 4 x 4 elements of 32 bits, and their transpose; strides in elements.
+    static void columns(const float* from, int64_t from_stride, F (&to)[kLanes]) {
+        for (int j = 0; j < kLanes; ++j)
+            to[j] = F{from[j], from[from_stride + j], from[2 * from_stride + j], from[3 * from_stride + j]};
+    }
     static void transpose(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
         for (int i = 0; i < kLanes; ++i)
             for (int j = 0; j < kLanes; ++j)

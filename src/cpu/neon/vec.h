@@ -122,16 +122,21 @@ struct Vec : ByteDot {
     }
 
     // -- moving data --
-    // 4 x 4 transpose of 32-bit elements; strides in elements.
-    static void transpose(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
+    // The 4 columns of 4 x 4 elements of 32 bits, and their transpose; strides in elements.
+    static void columns(const float* from, int64_t from_stride, F (&to)[4]) {
         const F r0 = vld1q_f32(from), r1 = vld1q_f32(from + from_stride);
         const F r2 = vld1q_f32(from + 2 * from_stride), r3 = vld1q_f32(from + 3 * from_stride);
         const float64x2_t a = vreinterpretq_f64_f32(vtrn1q_f32(r0, r1)), b = vreinterpretq_f64_f32(vtrn2q_f32(r0, r1));
         const float64x2_t c = vreinterpretq_f64_f32(vtrn1q_f32(r2, r3)), d = vreinterpretq_f64_f32(vtrn2q_f32(r2, r3));
-        vst1q_f32(to, vreinterpretq_f32_f64(vtrn1q_f64(a, c)));
-        vst1q_f32(to + to_stride, vreinterpretq_f32_f64(vtrn1q_f64(b, d)));
-        vst1q_f32(to + 2 * to_stride, vreinterpretq_f32_f64(vtrn2q_f64(a, c)));
-        vst1q_f32(to + 3 * to_stride, vreinterpretq_f32_f64(vtrn2q_f64(b, d)));
+        to[0] = vreinterpretq_f32_f64(vtrn1q_f64(a, c));
+        to[1] = vreinterpretq_f32_f64(vtrn1q_f64(b, d));
+        to[2] = vreinterpretq_f32_f64(vtrn2q_f64(a, c));
+        to[3] = vreinterpretq_f32_f64(vtrn2q_f64(b, d));
+    }
+    static void transpose(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
+        F column[4];
+        columns(from, from_stride, column);
+        for (int c = 0; c < 4; ++c) vst1q_f32(to + c * to_stride, column[c]);
     }
     static F load16(const uint16_t* p, DType dtype) {
         const uint16x4_t half = vld1_u16(p);
