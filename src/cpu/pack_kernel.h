@@ -4,9 +4,9 @@
 //
 //   rows [tokens, dim] -> lanes [group][dim, kLanes], smoothed, rotated, amax -> scales -> codes -> rows
 //
-// A group stays in L1 from its rows to its maxima: each pass over it does all that can be done with a value in a register.
-// Every scale is decided from fp32 values by the functions of numerics/digits.h, or by the same operations on vectors; codes
-// are round(x * (1 / scale)).
+// A group stays in L1 from its rows to its maxima: each pass over it does all that can be done with a value in a
+// register. Every scale is decided from fp32 values by the functions of numerics/digits.h, or by the same operations on
+// vectors; codes are round(x * (1 / scale)).
 #pragma once
 
 #include <algorithm>
@@ -154,8 +154,8 @@ class Packer {
         *total = sum;
     }
 
-    // Smallest and largest value of each rotated V channel over `count` of the rows [kMaxTile, dim_v]; those of rows that are not
-    // finite count as zeros. Widens low and high.
+    // Smallest and largest value of each rotated V channel over `count` of the rows [kMaxTile, dim_v]; those of rows that
+    // are not finite count as zeros. Widens low and high.
     void channel_range(const float* rows, int count, float* low, float* high) {
         const int64_t dim = round_up(desc_.head_dim_v, kDimMultiple);
         const Transform transform{dim, desc_.head_dim_v, nullptr, nullptr, desc_.recipe.rotate_v};
@@ -297,8 +297,8 @@ class Packer {
         return true;
     }
 
-    // Rows of a group to lanes x. Rows that are not finite, and those from `valid` on, become zeros: the former before the
-    // subtraction, the latter after it.
+    // Rows of a group to lanes x. Rows that are not finite, and those from `valid` on, become zeros: the former before
+    // the subtraction, the latter after it.
     template <Dot kDot>
     Result load_keys(const Transform& t, const float* rows, float* x, int valid, bool* finite) {
         if (valid >= V::kLanes) {
@@ -363,7 +363,7 @@ class Packer {
         return V::sub(nearest, V::select(V::greater(nearest, x), V::set1(1.0f), V::set1(0.0f)));
     }
 
-    // Smallest and largest value of each column of rows [count, dim] to range_; false where there is one that is not finite.
+    // Smallest and largest value of each column of rows [count, dim] to range_; false where one is not finite.
     bool range_of(const float* rows, int count, int64_t dim) {
         F probe = V::set1(0.0f);
         int64_t d = 0;

@@ -168,7 +168,7 @@ struct Vec : ByteDot {
             to[12 + c] = _mm512_shuffle_f32x4(b, e, 0xdd);
         }
     }
-    static void transpose(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
+    [[gnu::always_inline]] static void transpose(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
         F column[16];
         columns(from, from_stride, column);
         for (int c = 0; c < 16; ++c) _mm512_storeu_ps(to + c * to_stride, column[c]);
