@@ -78,16 +78,16 @@ template <class V, int R, int C, int L>
     }
 }
 
-// kStages stages of a Hadamard transform of `count` columns, from `stride` on, in registers; the last stages of all multiply by
-// the norm. x is [count][width].
-template <class V, int kStages, bool kLast>
-inline void hadamard_stages(float* x, int64_t count, int64_t stride, int64_t width, float norm) {
+// kStages stages of a Hadamard transform of `count` columns, from `stride` on, in registers: load(column, k) gives a column,
+// store(column, value, k) takes it; k < 2^kStages is a constant to the compiler.
+template <class V, int kStages, typename Load, typename Store>
+[[gnu::always_inline]] inline void hadamard_stages(int64_t count, int64_t stride, Load&& load, Store&& store) {
     using F = typename V::F;
     constexpr int kColumns = 1 << kStages;
     for (int64_t i = 0; i < count; i += kColumns * stride)
-        for (int64_t j = i * width; j < (i + stride) * width; j += V::kLanes) {
+        for (int64_t j = i; j < i + stride; ++j) {
             F v[kColumns];
-            CLARY_UNROLL for (int k = 0; k < kColumns; ++k) v[k] = V::load(x + j + k * stride * width);
+            CLARY_UNROLL for (int k = 0; k < kColumns; ++k) v[k] = load(j + k * stride, k);
             CLARY_UNROLL for (int stage = 0; stage < kStages; ++stage) {
                 CLARY_UNROLL for (int k = 0; k < kColumns; ++k) {
                     const int other = k | (1 << stage);
@@ -97,32 +97,67 @@ inline void hadamard_stages(float* x, int64_t count, int64_t stride, int64_t wid
                     v[other] = V::sub(a, b);
                 }
             }
-            CLARY_UNROLL for (int k = 0; k < kColumns; ++k) {
-                V::store(x + j + k * stride * width, kLast ? V::mul(v[k], V::set1(norm)) : v[k]);
-            }
+            CLARY_UNROLL for (int k = 0; k < kColumns; ++k) store(j + k * stride, v[k], k);
         }
 }
 
-// Rotates columns by the orthonormal Hadamard matrix of `dim` (numerics/hadamard.h): x is [dim][width], each of the
-// `width` lanes holds one vector. Stride 1, 2, 4, ... and then the norm: the order that numerics::rotate defines.
+// The stages of a block of columns x [block][width] from `stride` < block on; out(column, value, k) takes the results.
+template <class V, typename Out>
+[[gnu::always_inline]] inline void hadamard_rest(float* x, int64_t width, int64_t block, int64_t stride, Out&& out) {
+    const auto get = [&](int64_t d, int) { return V::load(x + d * width); };
+    const auto put = [&](int64_t d, typename V::F value, int) { V::store(x + d * width, value); };
+    for (; stride * 16 < block; stride *= 8) hadamard_stages<V, 3>(block, stride, get, put);
+    if (stride * 2 == block) hadamard_stages<V, 1>(block, stride, get, out);
+    if (stride * 4 == block) hadamard_stages<V, 2>(block, stride, get, out);
+    if (stride * 8 == block) hadamard_stages<V, 3>(block, stride, get, out);
+    if (stride * 16 == block) hadamard_stages<V, 4>(block, stride, get, out);
+}
+
+// Rotates columns by the orthonormal Hadamard matrix of `dim` (numerics/hadamard.h): each lane holds one vector. They come from
+// first(column, k) and go to last(column, value, k), one call for each column (hadamard_stages); between they lie in x,
+// [dim][width]. Stride 1, 2, 4, ... and then the norm: the order that numerics::rotate defines.
+template <class V, typename First, typename Last>
+[[gnu::always_inline]] inline void rotate_columns(float* x, int64_t width, int64_t dim, First&& first, Last&& last) {
+    using F = typename V::F;
+    for (int64_t start = 0; start < dim;) {
+        const int block = numerics::hadamard_block(static_cast<int>(dim - start));
+        const F norm = V::set1(numerics::hadamard_norm<float>(block));
+        float* const at = x + start * width;
+        const auto in = [&](int64_t d, int k) { return first(start + d, k); };
+        const auto put = [&](int64_t d, F value, int) { V::store(at + d * width, value); };
+        const auto out = [&](int64_t d, F value, int k) { last(start + d, V::mul(value, norm), k); };
+        if (block == 1) hadamard_stages<V, 0>(block, 1, in, out);
+        if (block == 2) hadamard_stages<V, 1>(block, 1, in, out);
+        if (block == 4) hadamard_stages<V, 2>(block, 1, in, out);
+        if (block == 8) hadamard_stages<V, 3>(block, 1, in, out);
+        if (block > 8) {
+            hadamard_stages<V, 3>(block, 1, in, put);
+            hadamard_rest<V>(at, width, block, 8, out);
+        }
+        start += block;
+    }
+}
+
+// The same in place, for all of the `width` lanes.
 template <class V>
 inline void rotate_lanes(float* x, int64_t dim, int64_t width) {
-    for (int64_t left = dim; left > 0;) {
-        const int block = numerics::hadamard_block(static_cast<int>(left));
-        const float norm = numerics::hadamard_norm<float>(block);
-        int64_t stride = 1;
-        for (; stride * 8 < block; stride *= 8) hadamard_stages<V, 3, false>(x, block, stride, width, norm);
-        if (stride * 8 == block)
-            hadamard_stages<V, 3, true>(x, block, stride, width, norm);
-        else if (stride * 4 == block)
-            hadamard_stages<V, 2, true>(x, block, stride, width, norm);
-        else if (stride * 2 == block)
-            hadamard_stages<V, 1, true>(x, block, stride, width, norm);
-        else
-            hadamard_stages<V, 0, true>(x, block, stride, width, norm);
-        x += block * width;
-        left -= block;
-    }
+    for (int64_t lane = 0; lane < width; lane += V::kLanes)
+        rotate_columns<V>(
+            x + lane, width, dim, [&](int64_t d, int) { return V::load(x + lane + d * width); },
+            [&](int64_t d, typename V::F value, int) { V::store(x + lane + d * width, value); });
+}
+
+inline constexpr int64_t kLine = 16;         // fp32 values
+inline constexpr int64_t kRowsAhead = 8192;  // bytes between the rows that are read and those that are asked of memory
+
+// Columns d .. d + kLanes - 1 of rows [kLanes][dim]; asks memory for as many that come later.
+template <class V>
+[[gnu::always_inline]] inline void read_columns(const float* rows, int64_t dim, int64_t d,
+                                                typename V::F (&to)[V::kLanes]) {
+    const char* const ahead = reinterpret_cast<const char*>(rows) + kRowsAhead;
+    for (int64_t i = 0; i < V::kLanes * V::kLanes; i += kLine)
+        __builtin_prefetch(ahead + (d * V::kLanes + i) * static_cast<int64_t>(sizeof(float)));
+    V::columns(rows + d, dim, to);
 }
 
 // rows [kLanes][dim] to columns [dim][width], and back; dim a multiple of kDimMultiple, which kLanes divides.

@@ -57,9 +57,36 @@ struct Buffers {
     int64_t pack_bytes, bytes;
 };
 
+// Sections of packed K and V that every tile asks for: looked up once.
+struct Sections {
+    Sections(const PackedLayout& layout, void* kv) {
+        const auto find = [&]<typename T>(T*& to, const char* name) {
+            to = kv ? section<T>(layout, kv, name) : nullptr;
+        };
+        find(c_k, "c_k");
+        find(c_q, "c_q");
+        find(q_base, "q_base");
+        find(k_codes, "k_codes");
+        find(k_scale, "k_scale");
+        find(k_pair, "k_pair");
+        find(tile_base, "tile_base");
+        find(v_codes, "v_codes");
+        find(v_scale, "v_scale");
+        find(v_weight, "v_weight");
+        find(v_mean, "v_mean");
+        find(tail_k, "tail_k");
+    }
+    float *c_k, *c_q, *q_base, *k_scale, *tile_base, *v_scale, *v_mean, *tail_k;
+    int8_t* k_codes;
+    int16_t* k_pair;
+    char* v_codes;
+    uint8_t* v_weight;
+};
+
 class Quantizer {
   public:
-    Quantizer(const Tier& tier, const Call& call, int64_t kv_capacity, void* packed_q, void* packed_kv)
+    // `vectors`: the packed K and V whose c_k, c_q and q_base count.
+    Quantizer(const Tier& tier, const Call& call, int64_t kv_capacity, void* packed_q, void* packed_kv, void* vectors)
         : tier_(tier),
           call_(call),
           desc_(call.desc),
@@ -71,26 +98,30 @@ class Quantizer {
           dim_v_(round_up(desc_.head_dim_v, kDimMultiple)),
           packed_q_(packed_q),
           packed_kv_(packed_kv),
+          vectors_(vectors),
+          kv_(kv_layout_, vectors),
           buffers_(tier, desc_, call.context.threads(), call.workspace) {}
 
-    void quantize(const void* ready) {
-        vectors_ = const_cast<void*>(packed_kv_ ? packed_kv_ : ready);
-        if (packed_kv_) {
-            set_lengths();
-            if (recipe_.quantized()) statistics();
-            pack_kv();
-        }
-        if (packed_q_) pack_q();
+    void quantize() {
+        if (packed_kv_) set_lengths();
+        const int64_t heads = desc_.batch * desc_.kv_heads;
+        const int threads = call_.context.threads();
+        // Head by head each pass finds in the cache what the one before has read. Few heads are shared by all threads.
+        if (heads % threads == 0 || heads >= 4 * threads)
+            call_.context.parallel_for(heads, [&](int64_t head, int thread) {
+                quantize(Part{head / desc_.kv_heads, head % desc_.kv_heads, thread});
+            });
+        else
+            quantize(Part{});
     }
 
     void append() {
-        vectors_ = packed_kv_;
         int64_t* const lengths = kv<int64_t>("lengths");
         const int64_t tiles = desc_.kv_len / recipe_.tile + 2;  // that n tokens behind any length can touch
         // The first tile takes its old tokens from the tail, which the last one replaces: so it comes first.
-        each_piece(desc_.kv_heads, 1,
+        each_piece({}, desc_.kv_heads, 1,
                    [&](int64_t b, int64_t h, int64_t, int thread) { append_tile(b, h, lengths[b], 0, thread); });
-        each_piece(desc_.kv_heads, tiles - 1,
+        each_piece({}, desc_.kv_heads, tiles - 1,
                    [&](int64_t b, int64_t h, int64_t i, int thread) { append_tile(b, h, lengths[b], i + 1, thread); });
         for (int64_t b = 0; b < desc_.batch; ++b) lengths[b] += sequence_of(desc_, b).kv_len;
     }
@@ -106,9 +137,30 @@ class Quantizer {
     }
     int64_t kv_head_index(int64_t b, int64_t h) const { return b * desc_.kv_heads + h; }
 
-    // work(sequence, head, i, thread) for every head and i in 0..count-1.
+    // What is quantized together: one (sequence, kv head) and its q heads on one thread, or everything on all.
+    struct Part {
+        int64_t b = 0, kv_head = 0;
+        int thread = kAllThreads;
+    };
+    static constexpr int kAllThreads = -1;
+
+    void quantize(const Part& part) {
+        if (packed_kv_) {
+            if (recipe_.quantized()) statistics(part);
+            pack_kv(part);
+        }
+        if (packed_q_) pack_q(part);
+    }
+
+    // work(sequence, head, i, thread) for every head of the part, of `heads` in all, and i in 0..count-1.
     template <typename Work>
-    void each_piece(int64_t heads, int64_t count, Work&& work) {
+    void each_piece(const Part& part, int64_t heads, int64_t count, Work&& work) {
+        if (part.thread != kAllThreads) {
+            const int64_t group = heads / desc_.kv_heads;
+            for (int64_t h = part.kv_head * group; h < (part.kv_head + 1) * group; ++h)
+                for (int64_t i = 0; i < count; ++i) work(part.b, h, i, part.thread);
+            return;
+        }
         call_.context.parallel_for(desc_.batch * heads * count, [&](int64_t piece, int thread) {
             work(piece / count / heads, piece / count % heads, piece % count, thread);
         });
@@ -170,22 +222,22 @@ class Quantizer {
         for (int64_t b = 0; b < desc_.batch; ++b) kv<int64_t>("lengths")[b] = sequence_of(desc_, b).kv_len;
     }
 
-    void statistics() {
-        sum_kv();
+    void statistics(const Part& part) {
+        sum_kv(part);
         const bool with_q = desc_.q.data != nullptr;
-        if (recipe_.smooth_q && with_q && !desc_.c_q.given()) sum_q();
-        each_piece(desc_.kv_heads, 1, [&](int64_t b, int64_t h, int64_t, int) { reduce(b, h, with_q); });
+        if (recipe_.smooth_q && with_q && !desc_.c_q.given()) sum_q(part);
+        each_piece(part, desc_.kv_heads, 1, [&](int64_t b, int64_t h, int64_t, int) { reduce(b, h, with_q); });
         if (!recipe_.key_bias()) return;
-        if (with_q && !desc_.q_base.given()) query_needs();
-        for (int64_t b = 0; b < desc_.batch; ++b)
-            for (int64_t h = 0; h < desc_.kv_heads; ++h) kv<float>("q_base")[kv_head_index(b, h)] = q_base(b, h);
+        if (with_q && !desc_.q_base.given()) query_needs(part);
+        each_piece(part, desc_.kv_heads, 1,
+                   [&](int64_t b, int64_t h, int64_t, int) { kv_.q_base[kv_head_index(b, h)] = q_base(b, h); });
     }
 
-    void sum_kv() {
+    void sum_kv(const Part& part) {
         const bool k_mean = recipe_.smooth_k && !desc_.c_k.given();
         const bool channels = recipe_.v_scale == VScale::kChannel;
         if (!k_mean && !recipe_.smooth_v && !channels) return;
-        each_piece(desc_.kv_heads, chunks_of(desc_.kv_len), [&](int64_t b, int64_t h, int64_t chunk, int thread) {
+        each_piece(part, desc_.kv_heads, chunks_of(desc_.kv_len), [&](int64_t b, int64_t h, int64_t chunk, int thread) {
             const int64_t entry = kv_head_index(b, h) * chunks_of(desc_.kv_len) + chunk;
             clear(buffers_.k, entry, dim_, k_mean);
             clear(buffers_.v, entry, dim_v_, recipe_.smooth_v);
@@ -200,15 +252,15 @@ class Quantizer {
             each_block(chunk, s.kv_len, [&](int64_t first, int count) {
                 if (k_mean) add(buffers_.k, entry, view_k(b, h, s, first, count, count, rows), count, dim_);
                 if (!recipe_.smooth_v && !channels) return;
-                load_v(b, h, s, first, count, kBlock, rows);
-                if (recipe_.smooth_v) add(buffers_.v, entry, rows, count, dim_v_);
-                if (channels) tier_.channel_range(desc_, rows, count, low, high, thread_pack(thread));
+                const float* const v_rows = view_v(b, h, s, first, count, kBlock, rows);
+                if (recipe_.smooth_v) add(buffers_.v, entry, v_rows, count, dim_v_);
+                if (channels) tier_.channel_range(desc_, v_rows, count, low, high, thread_pack(thread));
             });
         });
     }
 
-    void sum_q() {
-        each_piece(desc_.q_heads, chunks_of(desc_.q_len), [&](int64_t b, int64_t h, int64_t chunk, int thread) {
+    void sum_q(const Part& part) {
+        each_piece(part, desc_.q_heads, chunks_of(desc_.q_len), [&](int64_t b, int64_t h, int64_t chunk, int thread) {
             const int64_t entry = (b * desc_.q_heads + h) * chunks_of(desc_.q_len) + chunk;
             clear(buffers_.q, entry, dim_, true);
             const Sequence s = sequence_of(desc_, b);
@@ -254,8 +306,8 @@ class Quantizer {
         const Sequence s = sequence_of(desc_, b);
         const int64_t at = kv_head_index(b, h), kv_chunks = chunks_of(desc_.kv_len), q_chunks = chunks_of(desc_.q_len);
         const int64_t group = desc_.q_heads_per_kv();
-        float* const c_k = kv<float>("c_k") + at * dim_;
-        float* const c_q = kv<float>("c_q") + at * dim_;
+        float* const c_k = kv_.c_k + at * dim_;
+        float* const c_q = kv_.c_q + at * dim_;
         // With scale 0 no score counts, and the bias of c_q must not either.
         const bool given_q = recipe_.smooth_q && desc_.scale != 0 && desc_.c_q.given();
         const bool smooth_q = recipe_.smooth_q && desc_.scale != 0 && with_q && s.q_len >= kMinSmoothQ;
@@ -270,7 +322,7 @@ class Quantizer {
                                        d, s.q_len * group)
                                 : 0.0f;
         }
-        float* const v_mean = kv<float>("v_mean");
+        float* const v_mean = kv_.v_mean;
         for (int64_t d = 0; v_mean && d < dim_v_; ++d)
             v_mean[at * dim_v_ + d] = mean(buffers_.v, at * kv_chunks, kv_chunks, dim_v_, d, s.kv_len);
         if (recipe_.v_scale == VScale::kChannel) channel_scales(b, h, v_mean ? v_mean + at * dim_v_ : nullptr);
@@ -279,7 +331,7 @@ class Quantizer {
     // amax / 127 of each channel after the mean is gone: rotation is linear, so the range moves by the rotated mean.
     void channel_scales(int64_t b, int64_t h, const float* v_mean) {
         const int64_t at = kv_head_index(b, h), chunks = chunks_of(desc_.kv_len);
-        float* const scale = kv<float>("v_scale") + at * dim_v_;
+        float* const scale = kv_.v_scale + at * dim_v_;
         for (int64_t d = 0; d < dim_v_; ++d) {
             float low = std::numeric_limits<float>::infinity(), high = -low;
             for (int64_t e = at * chunks; e < (at + 1) * chunks; ++e) {
@@ -298,8 +350,8 @@ class Quantizer {
         }
     }
 
-    void query_needs() {
-        each_piece(desc_.q_heads, chunks_of(desc_.q_len), [&](int64_t b, int64_t h, int64_t chunk, int thread) {
+    void query_needs(const Part& part) {
+        each_piece(part, desc_.q_heads, chunks_of(desc_.q_len), [&](int64_t b, int64_t h, int64_t chunk, int thread) {
             const int64_t entry = (b * desc_.q_heads + h) * chunks_of(desc_.q_len) + chunk;
             buffers_.needs[entry] = {};
             const Sequence s = sequence_of(desc_, b);
@@ -327,9 +379,9 @@ class Quantizer {
     }
 
     // -- packing --
-    void pack_kv() {
+    void pack_kv(const Part& part) {
         const int64_t tiles = kv_rows_.varlen ? desc_.kv_len / recipe_.tile + 1 : kv_rows_.rows / recipe_.tile;
-        each_piece(desc_.kv_heads, tiles, [&](int64_t b, int64_t h, int64_t tile, int thread) {
+        each_piece(part, desc_.kv_heads, tiles, [&](int64_t b, int64_t h, int64_t tile, int thread) {
             const Sequence s = sequence_of(desc_, b);
             const int64_t first = tile * recipe_.tile;
             if (kv_rows_.varlen && first >= s.kv_len) return;
@@ -363,24 +415,23 @@ class Quantizer {
             .a = score_factor(desc_),
             .k_rows = k_rows,
             .v_rows = v_rows,
-            .c_k = kv<float>("c_k") + at * dim_,
-            .c_q = kv<float>("c_q") + at * dim_,
-            .q_base = kv<float>("q_base")[at],
-            .v_channel_scale = recipe_.v_scale == VScale::kChannel ? kv<float>("v_scale") + at * dim_v_ : nullptr,
-            .v_mean = at_row(kv<float>("v_mean"), at * dim_v_),
-            .k_codes = kv<int8_t>("k_codes") + row * dim_,
-            .k_scale = kv<float>("k_scale") + row,
-            .k_pair = kv<int16_t>("k_pair") + 2 * row,
-            .tile_base = kv<float>("tile_base") + tile_index,
-            .v_codes =
-                kv<char>("v_codes") + row * dim_v_ * (recipe_.pv == Format::kInt8 ? 1 : int64_t{sizeof(uint16_t)}),
-            .v_scale = at_row(kv<float>("v_scale"), tile_scales ? tile_index * dim_v_ : tile_index),
-            .v_weight = at_row(kv<uint8_t>("v_weight"), row)};
+            .c_k = kv_.c_k + at * dim_,
+            .c_q = kv_.c_q + at * dim_,
+            .q_base = kv_.q_base[at],
+            .v_channel_scale = recipe_.v_scale == VScale::kChannel ? kv_.v_scale + at * dim_v_ : nullptr,
+            .v_mean = at_row(kv_.v_mean, at * dim_v_),
+            .k_codes = kv_.k_codes + row * dim_,
+            .k_scale = kv_.k_scale + row,
+            .k_pair = kv_.k_pair + 2 * row,
+            .tile_base = kv_.tile_base + tile_index,
+            .v_codes = kv_.v_codes + row * dim_v_ * (recipe_.pv == Format::kInt8 ? 1 : int64_t{sizeof(uint16_t)}),
+            .v_scale = at_row(kv_.v_scale, tile_scales ? tile_index * dim_v_ : tile_index),
+            .v_weight = at_row(kv_.v_weight, row)};
         tier_.pack_kv_tile(t, thread_pack(thread));
     }
 
     void keep_tail(int64_t b, int64_t h, int keys, const float* k_rows, const float* v_rows) {
-        float* tail_k = kv<float>("tail_k");
+        float* tail_k = kv_.tail_k;
         if (tail_k == nullptr || keys == 0 || keys == recipe_.tile) return;
         tail_k += kv_head_index(b, h) * recipe_.tile * desc_.head_dim;
         float* const tail_v = kv<float>("tail_v") + kv_head_index(b, h) * recipe_.tile * desc_.head_dim_v;
@@ -407,7 +458,7 @@ class Quantizer {
             append_exact(b, h, length, from, end - first - old, k_rows, v_rows);
             return;
         }
-        const float* const tail_k = kv<float>("tail_k") + kv_head_index(b, h) * recipe_.tile * desc_.head_dim;
+        const float* const tail_k = kv_.tail_k + kv_head_index(b, h) * recipe_.tile * desc_.head_dim;
         const float* const tail_v = kv<float>("tail_v") + kv_head_index(b, h) * recipe_.tile * desc_.head_dim_v;
         for (int64_t key = 0; key < old; ++key) {
             std::fill_n(std::copy_n(tail_k + key * desc_.head_dim, desc_.head_dim, k_rows + key * dim_),
@@ -455,19 +506,19 @@ class Quantizer {
                 .rows = count,
                 .first_row = first,
                 .q_rows = view_q(b, h, s, first, count, thread_rows(thread)),
-                .c_k = kv<float>("c_k") + at * dim_,
-                .c_q = kv<float>("c_q") + at * dim_,
-                .q_base = kv<float>("q_base")[at],
+                .c_k = kv_.c_k + at * dim_,
+                .c_q = kv_.c_q + at * dim_,
+                .q_base = kv_.q_base[at],
                 .q_codes = nullptr,
                 .q_scale = nullptr,
                 .q_repeat = nullptr,
                 .q_shift = nullptr};
     }
 
-    void pack_q() {
+    void pack_q(const Part& part) {
         const PackedRows rows = packed_q_rows(desc_);
         const int64_t blocks = (desc_.q_len + kBlock - 1) / kBlock;
-        each_piece(desc_.q_heads, blocks, [&](int64_t b, int64_t h, int64_t block, int thread) {
+        each_piece(part, desc_.q_heads, blocks, [&](int64_t b, int64_t h, int64_t block, int thread) {
             const Sequence s = sequence_of(desc_, b);
             const int64_t first = block * kBlock;
             const int count = static_cast<int>(std::clamp<int64_t>(s.q_len - first, 0, kBlock));
@@ -498,7 +549,8 @@ class Quantizer {
     const int64_t dim_, dim_v_;
     void* const packed_q_;
     void* const packed_kv_;
-    void* vectors_ = nullptr;  // the packed K and V whose c_k, c_q and q_base count
+    void* const vectors_;
+    const Sections kv_;  // of vectors_
     const Buffers buffers_;
 };
 
@@ -510,12 +562,13 @@ int64_t quantize_workspace(const Tier& tier, const AttentionDesc& desc, const Co
 
 Status quantize(const Tier& tier, const Call& call, int64_t kv_capacity, void* packed_q, void* packed_kv,
                 const void* ready) {
-    Quantizer(tier, call, kv_capacity, packed_q, packed_kv).quantize(ready);
+    Quantizer(tier, call, kv_capacity, packed_q, packed_kv, packed_kv ? packed_kv : const_cast<void*>(ready))
+        .quantize();
     return Status::ok();
 }
 
 Status append(const Tier& tier, const Call& call, int64_t kv_capacity, void* packed_kv) {
-    Quantizer(tier, call, kv_capacity, nullptr, packed_kv).append();
+    Quantizer(tier, call, kv_capacity, nullptr, packed_kv, packed_kv).append();
     return Status::ok();
 }
 

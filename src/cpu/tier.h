@@ -95,7 +95,7 @@ struct QueryNeeds {
 };
 
 struct Tier {
-    const char* name;  // "amx", "avx512", "avx2", "generic"
+    const char* name;                         // "amx", "avx512", "avx2", "generic"
     int (*block)(const AttentionDesc& desc);  // query rows of a task
 
     int64_t (*attend_scratch)(const AttentionDesc& desc);  // bytes per thread
@@ -110,8 +110,9 @@ struct Tier {
     void (*pack_queries)(const PackQueries& queries, void* scratch);
     // Adds the needs (amax / 127 of rotated q - c_q) of the finite rows; for q_base.
     void (*query_needs)(const PackQueries& queries, void* scratch, QueryNeeds* total);
-    // Widens low, high [dim_v] by the rotated V rows [count <= 128, dim_v]; the rows are overwritten.
-    void (*channel_range)(const AttentionDesc& desc, float* rows, int count, float* low, float* high, void* scratch);
+    // Widens low, high [dim_v] by the rotated V rows [128, dim_v], of which `count` count.
+    void (*channel_range)(const AttentionDesc& desc, const float* rows, int count, float* low, float* high,
+                          void* scratch);
     // Adds the columns of rows [count, dim] to sums; left_out counts the non-finite values of each column.
     void (*add_columns)(const float* rows, int count, int64_t dim, double* sums, double* left_out);
     // Contiguous elements of fp32, fp16 or bf16 to fp32.

@@ -59,7 +59,7 @@ struct TierFunctions {
     static void query_needs(const PackQueries& queries, void* scratch, QueryNeeds* total) {
         Packer<V>(queries.desc, scratch).needs(queries, total);
     }
-    static void channel_range(const AttentionDesc& desc, float* rows, int count, float* low, float* high,
+    static void channel_range(const AttentionDesc& desc, const float* rows, int count, float* low, float* high,
                               void* scratch) {
         Packer<V>(desc, scratch).channel_range(rows, count, low, high);
     }

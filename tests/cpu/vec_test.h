@@ -144,16 +144,13 @@ struct VecTest {
                 const auto byte = static_cast<int8_t>(static_cast<uint32_t>(words[i]) >> (8 * t));
                 if (byte != lane[t][i]) return fail("pack_codes", i * 10 + t, byte, lane[t][i]);
             }
-        alignas(16) int8_t narrow[kLanes];
-        V::narrow(V::load(lane[1]), narrow);
-        for (int i = 0; i < kLanes; ++i)
-            if (narrow[i] != lane[1][i]) return fail("narrow", i, narrow[i], lane[1][i]);
-        alignas(16) int8_t run[32], permuted[32];
-        for (int i = 0; i < 32; ++i) run[i] = static_cast<int8_t>(i);
-        V::permute_runs(run, 32, permuted);
-        for (int i = 0; i < 32; ++i)
-            if (permuted[i] != numerics::v_token(i))
-                return fail("permute_runs", i, permuted[i], static_cast<double>(numerics::v_token(i)));
+        int8_t permuted[4 * kLanes];
+        V::store_v_codes(permuted, V::load(lane[0]), V::load(lane[1]), V::load(lane[2]), V::load(lane[3]));
+        for (int i = 0; i < 4 * kLanes; ++i) {
+            const auto token = static_cast<int>(numerics::v_token(i));
+            const int expected = lane[token / kLanes][token % kLanes];
+            if (permuted[i] != expected) return fail("store_v_codes", i, permuted[i], expected);
+        }
         // P outside 0..255 saturates; weights up to 240.
         alignas(64) int32_t operand[4 * kLanes];
         const uint8_t weights[16] = {15, 240, 77, 0, 1, 254, 128, 127, 30, 34, 50, 200, 99, 16, 239, 3};

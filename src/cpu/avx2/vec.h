@@ -36,6 +36,7 @@ struct VecOf {
     static F div(F a, F b) { return _mm256_div_ps(a, b); }
     static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
     static F max(F a, F b) { return _mm256_max_ps(a, b); }  // b where either is NaN
+    static F min(F a, F b) { return _mm256_min_ps(a, b); }  // likewise
     static F abs(F a) { return _mm256_andnot_ps(set1(-0.0f), a); }
 
     // -- masks --
@@ -135,17 +136,18 @@ struct VecOf {
     static I pack_codes(I c0, I c1, I c2, I c3) {
         return by_lane(_mm256_packs_epi16(_mm256_packs_epi32(c0, c1), _mm256_packs_epi32(c2, c3)));
     }
-    // Bytes of whole runs of 16 tokens into the order of V's positions (numerics/permutation.h).
-    static void permute_runs(const int8_t* from, int count, int8_t* to) {
-        const __m128i order = _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
-        for (int i = 0; i < count; i += 16)
-            _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
-                             _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)), order));
+    // Codes of 4 kLanes tokens to bytes, saturated, in the order of V's positions (numerics/permutation.h).
+    static void store_v_codes(int8_t* to, I c0, I c1, I c2, I c3) {
+        const I bytes = _mm256_packs_epi16(_mm256_packs_epi32(c0, c1), _mm256_packs_epi32(c2, c3));
+        const I runs = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+        const I order =
+            _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
+        _mm256_storeu_si256(reinterpret_cast<I*>(to), _mm256_shuffle_epi8(runs, order));
     }
 
     // -- moving data --
-    // 8 x 8 transpose of 32-bit elements; strides in elements.
-    static void transpose(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
+    // The 8 columns of 8 x 8 elements of 32 bits, and their transpose; strides in elements.
+    [[gnu::always_inline]] static void columns(const float* from, int64_t from_stride, F (&to)[8]) {
         __m256 r[8], t[8];
         for (int i = 0; i < 8; ++i) r[i] = _mm256_loadu_ps(from + i * from_stride);
         for (int i = 0; i < 8; i += 2) {
@@ -158,14 +160,14 @@ struct VecOf {
                 r[i + 2 * j + 1] = _mm256_shuffle_ps(t[i + j], t[i + 2 + j], 0xee);
             }
         for (int c = 0; c < 4; ++c) {
-            _mm256_storeu_ps(to + c * to_stride, _mm256_permute2f128_ps(r[c], r[4 + c], 0x20));
-            _mm256_storeu_ps(to + (4 + c) * to_stride, _mm256_permute2f128_ps(r[c], r[4 + c], 0x31));
+            to[c] = _mm256_permute2f128_ps(r[c], r[4 + c], 0x20);
+            to[4 + c] = _mm256_permute2f128_ps(r[c], r[4 + c], 0x31);
         }
     }
-    // int32 lanes to bytes, saturated to -128..127.
-    static void narrow(I x, int8_t* to) {
-        const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
-        _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi16(words, words));
+    static void transpose(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
+        F column[8];
+        columns(from, from_stride, column);
+        for (int c = 0; c < 8; ++c) _mm256_storeu_ps(to + c * to_stride, column[c]);
     }
     static F load16(const uint16_t* p, DType dtype) {
         const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));

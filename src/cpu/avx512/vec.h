@@ -35,7 +35,11 @@ struct Vec : ByteDot {
     static F div(F a, F b) { return _mm512_div_ps(a, b); }
     static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
     static F max(F a, F b) { return _mm512_max_ps(a, b); }  // b where either is NaN
+    static F min(F a, F b) { return _mm512_min_ps(a, b); }  // likewise
     static F abs(F a) { return _mm512_abs_ps(a); }
+    static F max_magnitude(F a, F b) {
+        return _mm512_range_ps(a, b, 0x0b);
+    }  // of |a| and |b|; the other one's where NaN
 
     // -- masks --
     static M greater(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }     // false where NaN
@@ -130,17 +134,17 @@ struct Vec : ByteDot {
         const I bytes = _mm512_packs_epi16(_mm512_packs_epi32(c0, c1), _mm512_packs_epi32(c2, c3));
         return in_parts(bytes, 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     }
-    // Bytes of whole runs of 16 tokens into the order of V's positions (numerics/permutation.h).
-    static void permute_runs(const int8_t* from, int count, int8_t* to) {
-        const __m128i order = _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
-        for (int i = 0; i < count; i += 16)
-            _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
-                             _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)), order));
+    // Codes of 4 kLanes tokens to bytes, saturated, in the order of V's positions (numerics/permutation.h).
+    static void store_v_codes(int8_t* to, I c0, I c1, I c2, I c3) {
+        const I bytes = _mm512_packs_epi16(_mm512_packs_epi32(c0, c1), _mm512_packs_epi32(c2, c3));
+        const I runs = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+        _mm512_storeu_si512(
+            to, in_parts(_mm512_permutexvar_epi32(runs, bytes), 0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
     }
 
     // -- moving data --
-    // 16 x 16 transpose of 32-bit elements; strides in elements.
-    [[gnu::always_inline]] static void transpose(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
+    // The 16 columns of 16 x 16 elements of 32 bits, and their transpose; strides in elements.
+    [[gnu::always_inline]] static void columns(const float* from, int64_t from_stride, F (&to)[16]) {
         __m512 r[16], t[16];
         for (int i = 0; i < 16; ++i) r[i] = _mm512_loadu_ps(from + i * from_stride);
         for (int i = 0; i < 16; i += 2) {
@@ -158,14 +162,17 @@ struct Vec : ByteDot {
             const __m512 a = _mm512_shuffle_f32x4(r[c], r[4 + c], 0x88), b = _mm512_shuffle_f32x4(r[c], r[4 + c], 0xdd);
             const __m512 d = _mm512_shuffle_f32x4(r[8 + c], r[12 + c], 0x88);
             const __m512 e = _mm512_shuffle_f32x4(r[8 + c], r[12 + c], 0xdd);
-            _mm512_storeu_ps(to + c * to_stride, _mm512_shuffle_f32x4(a, d, 0x88));
-            _mm512_storeu_ps(to + (4 + c) * to_stride, _mm512_shuffle_f32x4(b, e, 0x88));
-            _mm512_storeu_ps(to + (8 + c) * to_stride, _mm512_shuffle_f32x4(a, d, 0xdd));
-            _mm512_storeu_ps(to + (12 + c) * to_stride, _mm512_shuffle_f32x4(b, e, 0xdd));
+            to[c] = _mm512_shuffle_f32x4(a, d, 0x88);
+            to[4 + c] = _mm512_shuffle_f32x4(b, e, 0x88);
+            to[8 + c] = _mm512_shuffle_f32x4(a, d, 0xdd);
+            to[12 + c] = _mm512_shuffle_f32x4(b, e, 0xdd);
         }
     }
-    // int32 lanes to bytes, saturated to -128..127.
-    static void narrow(I x, int8_t* to) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtsepi32_epi8(x)); }
+    [[gnu::always_inline]] static void transpose(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
+        F column[16];
+        columns(from, from_stride, column);
+        for (int c = 0; c < 16; ++c) _mm512_storeu_ps(to + c * to_stride, column[c]);
+    }
     static F load16(const uint16_t* p, DType dtype) {
         const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
         return dtype == DType::kF16 ? _mm512_cvtph_ps(half)

@@ -45,6 +45,7 @@ struct Vec {
     // Not fused where the baseline has no FMA: P codes may then differ by one from the other tiers'.
     static F fma(F a, F b, F c) { return a * b + c; }
     static F max(F a, F b) { return select(a > b, a, b); }  // b where either is NaN
+    static F min(F a, F b) { return select(a < b, a, b); }  // likewise
     static F abs(F a) { return reinterpret_cast<F>(reinterpret_cast<I>(a) & 0x7fffffff); }
 
     // -- masks --
@@ -155,18 +156,26 @@ struct Vec {
     static I pack_codes(I c0, I c1, I c2, I c3) {
         return (c0 & 0xff) | ((c1 & 0xff) << 8) | ((c2 & 0xff) << 16) | (c3 << 24);
     }
-    static void permute_runs(const int8_t* from, int count, int8_t* to) {
-        for (int i = 0; i < count; ++i) to[i] = from[numerics::v_token(i)];
+    // Codes of 4 kLanes tokens to bytes, saturated, in the order of V's positions.
+    static void store_v_codes(int8_t* to, I c0, I c1, I c2, I c3) {
+        const I codes[4] = {c0, c1, c2, c3};
+        for (int i = 0; i < 4 * kLanes; ++i) {
+            const auto token = static_cast<int>(numerics::v_token(i));
+            const int32_t code = codes[token / kLanes][token % kLanes];
+            to[i] = static_cast<int8_t>(code < -128 ? -128 : code > 127 ? 127 : code);
+        }
     }
 
     // -- moving data --
+    // The 4 columns of 4 x 4 elements of 32 bits, and their transpose; strides in elements.
+    static void columns(const float* from, int64_t from_stride, F (&to)[kLanes]) {
+        for (int j = 0; j < kLanes; ++j)
+            to[j] = F{from[j], from[from_stride + j], from[2 * from_stride + j], from[3 * from_stride + j]};
+    }
     static void transpose(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
         for (int i = 0; i < kLanes; ++i)
             for (int j = 0; j < kLanes; ++j)
                 std::memcpy(to + j * to_stride + i, from + i * from_stride + j, sizeof(float));
-    }
-    static void narrow(I x, int8_t* to) {
-        for (int i = 0; i < kLanes; ++i) to[i] = static_cast<int8_t>(x[i] < -128 ? -128 : x[i] > 127 ? 127 : x[i]);
     }
     static F load16(const uint16_t* p, DType dtype) {
         F x = set1(0.0f);

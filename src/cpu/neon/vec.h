@@ -35,6 +35,7 @@ struct Vec : ByteDot {
     static F div(F a, F b) { return vdivq_f32(a, b); }
     static F fma(F a, F b, F c) { return vfmaq_f32(c, a, b); }
     static F max(F a, F b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }  // b where either is NaN
+    static F min(F a, F b) { return vbslq_f32(vcltq_f32(a, b), a, b); }  // likewise
     static F abs(F a) { return vabsq_f32(a); }
 
     // -- masks --
@@ -113,29 +114,29 @@ struct Vec : ByteDot {
 
     // Codes (-127..127) of four channels to one word per lane.
     static I pack_codes(I c0, I c1, I c2, I c3) { return bytes(c0, c1, c2, c3); }
-    // Bytes of whole runs of 16 tokens into the order of V's positions (numerics/permutation.h).
-    static void permute_runs(const int8_t* from, int count, int8_t* to) {
-        const uint8x16_t order = vld1q_u8(kPositions);
-        for (int i = 0; i < count; i += 16) vst1q_s8(to + i, vqtbl1q_s8(vld1q_s8(from + i), order));
+    // Codes of 4 kLanes tokens to bytes, saturated, in the order of V's positions (numerics/permutation.h).
+    static void store_v_codes(int8_t* to, I c0, I c1, I c2, I c3) {
+        const int8x16_t codes = vcombine_s8(vqmovn_s16(vcombine_s16(vqmovn_s32(c0), vqmovn_s32(c1))),
+                                            vqmovn_s16(vcombine_s16(vqmovn_s32(c2), vqmovn_s32(c3))));
+        vst1q_s8(to, vqtbl1q_s8(codes, vld1q_u8(kPositions)));
     }
 
     // -- moving data --
-    // 4 x 4 transpose of 32-bit elements; strides in elements.
-    static void transpose(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
+    // The 4 columns of 4 x 4 elements of 32 bits, and their transpose; strides in elements.
+    static void columns(const float* from, int64_t from_stride, F (&to)[4]) {
         const F r0 = vld1q_f32(from), r1 = vld1q_f32(from + from_stride);
         const F r2 = vld1q_f32(from + 2 * from_stride), r3 = vld1q_f32(from + 3 * from_stride);
         const float64x2_t a = vreinterpretq_f64_f32(vtrn1q_f32(r0, r1)), b = vreinterpretq_f64_f32(vtrn2q_f32(r0, r1));
         const float64x2_t c = vreinterpretq_f64_f32(vtrn1q_f32(r2, r3)), d = vreinterpretq_f64_f32(vtrn2q_f32(r2, r3));
-        vst1q_f32(to, vreinterpretq_f32_f64(vtrn1q_f64(a, c)));
-        vst1q_f32(to + to_stride, vreinterpretq_f32_f64(vtrn1q_f64(b, d)));
-        vst1q_f32(to + 2 * to_stride, vreinterpretq_f32_f64(vtrn2q_f64(a, c)));
-        vst1q_f32(to + 3 * to_stride, vreinterpretq_f32_f64(vtrn2q_f64(b, d)));
+        to[0] = vreinterpretq_f32_f64(vtrn1q_f64(a, c));
+        to[1] = vreinterpretq_f32_f64(vtrn1q_f64(b, d));
+        to[2] = vreinterpretq_f32_f64(vtrn2q_f64(a, c));
+        to[3] = vreinterpretq_f32_f64(vtrn2q_f64(b, d));
     }
-    // int32 lanes to bytes, saturated to -128..127.
-    static void narrow(I x, int8_t* to) {
-        const int16x4_t words = vqmovn_s32(x);
-        const int32_t four = vget_lane_s32(vreinterpret_s32_s8(vqmovn_s16(vcombine_s16(words, words))), 0);
-        std::memcpy(to, &four, 4);
+    static void transpose(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
+        F column[4];
+        columns(from, from_stride, column);
+        for (int c = 0; c < 4; ++c) vst1q_f32(to + c * to_stride, column[c]);
     }
     static F load16(const uint16_t* p, DType dtype) {
         const uint16x4_t half = vld1_u16(p);
