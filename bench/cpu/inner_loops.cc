@@ -103,9 +103,8 @@ void add(const Tier& tier, RunStage run) {
             const auto name = [&](const char* what) {
                 return std::string(tier.name) + "/" + what + "/" + recipe + "/D" + std::to_string(dim);
             };
-            benchmark::RegisterBenchmark(name("attend").c_str(), [=, &tier](benchmark::State& state) {
-                attend(state, tier, recipe, dim);
-            });
+            benchmark::RegisterBenchmark(name("attend").c_str(),
+                                         [=, &tier](benchmark::State& state) { attend(state, tier, recipe, dim); });
             if (!run) continue;  // by another tier's vectors
             for (const auto& [what, which] : {std::pair{"scores", Stage::kScores},
                                               {"softmax", Stage::kSoftmax},

@@ -58,10 +58,9 @@ __attribute__((target("amx-tile"))) void tile_products(int64_t rounds) {
     alignas(64) uint32_t codes[256];
     uint32_t random = 1;
     for (uint32_t& code : codes) code = random = random * 1664525 + 1013904223;
-    asm volatile(
-        "ldtilecfg %0\n .irp i, 0, 1, 2, 3, 4, 5, 6, 7\n tileloadd (%1,%2,1), %%tmm\\i\n .endr" ::"m"(config), "r"(codes),
-        "r"(int64_t{64})
-        : "memory");
+    asm volatile("ldtilecfg %0\n .irp i, 0, 1, 2, 3, 4, 5, 6, 7\n tileloadd (%1,%2,1), %%tmm\\i\n .endr" ::"m"(config),
+                 "r"(codes), "r"(int64_t{64})
+                 : "memory");
     for (int64_t i = 0; i < rounds; ++i)
         asm volatile(
             "tdpbssd %%tmm4, %%tmm5, %%tmm0\n tdpbssd %%tmm4, %%tmm6, %%tmm1\n tdpbssd %%tmm7, %%tmm5, %%tmm2\n "

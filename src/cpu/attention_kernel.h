@@ -410,7 +410,8 @@ class AttentionKernel {
     // -- online softmax over tile-local maxima --
     // Makes P of the tile and its weight c = 2^(m + base - R); true where a lane's reference R moved.
     bool softmax(int64_t tile, int keys) {
-        return softmax(tile, keys, [&]<bool kWantLse>(std::bool_constant<kWantLse>, auto... p) { return make_p<kWantLse>(p...); });
+        return softmax(tile, keys,
+                       [&]<bool kWantLse>(std::bool_constant<kWantLse>, auto... p) { return make_p<kWantLse>(p...); });
     }
     // The same with P from make(whether an LSE is wanted, as make_p()).
     template <typename Make>

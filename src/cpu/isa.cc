@@ -111,7 +111,8 @@ std::string tier_unusable(const char* name) {
         const bool known =
             isa == "amx" || isa == "avx512" || isa == "avxvnni" || isa == "avx2" || isa == "neon" || isa == "generic";
         if (!known)
-            return fmt::format("CLARY_CPU_ISA: unknown tier '{}'; allowed: amx, avx512, avxvnni, avx2, neon, generic", isa);
+            return fmt::format("CLARY_CPU_ISA: unknown tier '{}'; allowed: amx, avx512, avxvnni, avx2, neon, generic",
+                               isa);
         if (isa != name) return fmt::format("CLARY_CPU_ISA={} asks for another tier", isa);
     }
     const std::string missing = missing_feature(name);

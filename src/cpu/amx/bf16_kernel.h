@@ -17,9 +17,9 @@ class Bf16Block : public TileQueries<Format::kBf16> {
             const int64_t tile = desc.recipe.tile, dim_v = round_up(desc.head_dim_v, kDimMultiple);
             // [keys][lanes]; finish() takes 16 rows of O there.
             x = scratch.take<float>(std::max(tile * kLanes, V::kLanes * dim_v));
-            p = scratch.take<int32_t>(tile / kPair * kLanes);    // [words of two keys][lanes]
-            sums = scratch.take<int32_t>(2 * Tiles::kBlock);     // fp32 of 16 channels, in turn, [16][lanes]
-            pairs = scratch.take<int32_t>(kRun * dim_v);         // [16 words of two keys][channels]
+            p = scratch.take<int32_t>(tile / kPair * kLanes);       // [words of two keys][lanes]
+            sums = scratch.take<int32_t>(2 * Tiles::kBlock);        // fp32 of 16 channels, in turn, [16][lanes]
+            pairs = scratch.take<int32_t>(kRun * dim_v);            // [16 words of two keys][channels]
             columns = scratch.take<int32_t>(dim_v * tile / kPair);  // V of a tile, [channels][words of two keys]
             bytes = scratch.bytes();
         }
@@ -89,7 +89,8 @@ class Bf16Block : public TileQueries<Format::kBf16> {
                 const I bits = _mm512_castps_si512(value);
                 const I odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), V::set1(1));
                 p[i] = V::add(bits, V::add(odd, V::set1(0x7fff)));
-                sum[i] = V::add(sum[i], _mm512_castsi512_ps(_mm512_and_si512(p[i], V::set1(static_cast<int32_t>(0xffff0000)))));
+                sum[i] = V::add(sum[i],
+                                _mm512_castsi512_ps(_mm512_and_si512(p[i], V::set1(static_cast<int32_t>(0xffff0000)))));
             }
             V::store(to + key / kPair * kLanes, _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(p[0], 16), p[1]));
         }

@@ -31,7 +31,8 @@ struct UnitMemory {
         keys_ = scratch.take<int32_t>((TileQueue::kLead + 1) * Tiles::kBlock);
         channels_ = scratch.take<int32_t>(kSlots * Tiles::kBlock);
         // [keys][lanes] where fixed point will not do; finish() takes 16 rows of O there.
-        float_x = scratch.take<float>(std::max(tile * Tiles::kLanes, Vec::kLanes * round_up(desc.head_dim_v, kDimMultiple)));
+        float_x =
+            scratch.take<float>(std::max(tile * Tiles::kLanes, Vec::kLanes * round_up(desc.head_dim_v, kDimMultiple)));
         bytes = scratch.bytes();
     }
     // P of a unit, sums of 16 of its keys, and of 16 channels, in turn.
@@ -44,16 +45,17 @@ struct UnitMemory {
     int64_t bytes;
 
   private:
-    static constexpr int kSlots = 16;  // 256 channels beside a unit of 64 keys: all are begun before the first is added to O
+    static constexpr int kSlots =
+        16;  // 256 channels beside a unit of 64 keys: all are begun before the first is added to O
     int32_t *p_[2], *keys_, *channels_;
 };
 
 // The keys of a tile for scores in fixed point; the same for all blocks but for the unit of biases.
 struct FixedKeys {
     int64_t tile = -1;
-    float k_scale = 0;  // the largest
-    float loudest = 0;  // key bias, octaves
-    float octave = 0;   // units of bias
+    float k_scale = 0;                        // the largest
+    float loudest = 0;                        // key bias, octaves
+    float octave = 0;                         // units of bias
     alignas(64) int32_t scale[kMaxTile / 2];  // of pairs: k_scale over the largest, times 32767
     alignas(64) int32_t bias[kMaxTile / 2];
     alignas(64) int32_t weights[kMaxTile / 2];
@@ -62,8 +64,9 @@ struct FixedKeys {
 class Int8Block : public TileQueries<Format::kInt8> {
     static constexpr float kUnits = 256;      // of x in an octave, if all scores of a block fit
     static constexpr int kMostDoublings = 2;  // else half as many, or a quarter
-    static constexpr float kLargest = 32764;  // of x, to which roundings (of K's scale and its product 1, of the lane's and its
-                                              // product 1, of the bias 1/2) add less than 3
+    static constexpr float kLargest =
+        32764;  // of x, to which roundings (of K's scale and its product 1, of the lane's and its
+                // product 1, of the bias 1/2) add less than 3
 
   public:
     using Memory = UnitMemory;
@@ -152,7 +155,8 @@ class Int8Block : public TileQueries<Format::kInt8> {
     static void multiply_first_keys(const Unit& unit, TileQueue* queue) {
         if (!unit.fixed) return;
         Tiles::hold(unit.block->q_);
-        for (int run = 0; run < TileQueue::kLead; ++run) unit.block->multiply_run(unit.tile, run, unit.block->unit_.keys(run), queue);
+        for (int run = 0; run < TileQueue::kLead; ++run)
+            unit.block->multiply_run(unit.tile, run, unit.block->unit_.keys(run), queue);
     }
 
     // Each lane's shift.
@@ -302,8 +306,7 @@ class Int8Block : public TileQueries<Format::kInt8> {
     // Key t of a run beside key t + 8.
     static void store_pairs(I x, int32_t* to) {
         const __m256i low = _mm512_castsi512_si256(x), high = _mm512_extracti64x4_epi64(x, 1);
-        _mm256_store_si256(reinterpret_cast<__m256i*>(to),
-                           _mm256_blend_epi16(low, _mm256_slli_epi32(high, 16), 0xaa));
+        _mm256_store_si256(reinterpret_cast<__m256i*>(to), _mm256_blend_epi16(low, _mm256_slli_epi32(high, 16), 0xaa));
     }
 
     [[gnu::always_inline]] void fixed_scores(int run, const FixedKeys& fixed, I (&top)[2]) const {
@@ -361,7 +364,8 @@ class Int8Block : public TileQueries<Format::kInt8> {
         return moved;
     }
 
-    [[gnu::always_inline]] void fixed_weights(int run, int doublings, const FixedKeys& fixed, const I (&top)[2], I (&sum)[2]) const {
+    [[gnu::always_inline]] void fixed_weights(int run, int doublings, const FixedKeys& fixed, const I (&top)[2],
+                                              I (&sum)[2]) const {
         const auto with = [&]<int kDoublings>(std::integral_constant<int, kDoublings>) {
             if (p_.v_weight)
                 fixed_weights<kDoublings, true>(run, fixed, top, sum);
@@ -376,7 +380,8 @@ class Int8Block : public TileQueries<Format::kInt8> {
             with(std::integral_constant<int, 2>());
     }
     template <int kDoublings, bool kWeighted>
-    [[gnu::always_inline]] void fixed_weights(int run, const FixedKeys& fixed, const I (&largest)[2], I (&sums)[2]) const {
+    [[gnu::always_inline]] void fixed_weights(int run, const FixedKeys& fixed, const I (&largest)[2],
+                                              I (&sums)[2]) const {
         constexpr int kWords = kRun / V::kDot;
         const int32_t* const from = held(unit_.x + run * (kRun / 2) * kLanes);
         const int32_t* const weights = held(fixed.weights + run * kWords);
@@ -385,7 +390,8 @@ class Int8Block : public TileQueries<Format::kInt8> {
         const I top[2] = {largest[0], largest[1]};
         I sum[2] = {sums[0], sums[1]};
         const auto word = [](int bits) { return held(_mm512_set1_epi16(static_cast<int16_t>(bits))); };
-        const I c0 = word(65275), c1 = word(45110), c2 = word(15019), c3 = word(2547), half = word(128), high = word(0xff00);
+        const I c0 = word(65275), c1 = word(45110), c2 = word(15019), c3 = word(2547), half = word(128),
+                high = word(0xff00);
         const I low_to_high = held(_mm512_set4_epi32(0x0e800c80, 0x0a800880, 0x06800480, 0x02800080));
         const I high_to_low = held(_mm512_set4_epi32(static_cast<int>(0x800f800d), static_cast<int>(0x800b8009),
                                                      static_cast<int>(0x80078005), static_cast<int>(0x80038001)));
@@ -401,7 +407,8 @@ class Int8Block : public TileQueries<Format::kInt8> {
             CLARY_UNROLL for (int c = 0; c < 2; ++c) {
                 // A word of P holds keys t, t + 1, t + 8, t + 9 (numerics/permutation.h).
                 const int at = 2 * w * kLanes + c * V::kLanes;
-                I d[2] = {_mm512_sub_epi16(top[c], V::load(from + at)), _mm512_sub_epi16(top[c], V::load(from + at + kLanes))};
+                I d[2] = {_mm512_sub_epi16(top[c], V::load(from + at)),
+                          _mm512_sub_epi16(top[c], V::load(from + at + kLanes))};
                 CLARY_UNROLL for (int i = 0; i < kDoublings; ++i) {
                     d[0] = _mm512_adds_epu16(d[0], d[0]);
                     d[1] = _mm512_adds_epu16(d[1], d[1]);
@@ -424,8 +431,8 @@ class Int8Block : public TileQueries<Format::kInt8> {
     }
 
     const UnitMemory& unit_;
-    I take16_[2];         // bits of S that become S16
-    I lane_scale_[2];     // of the tile: units of x per unit of S16 at the largest k_scale, times 2^15, twice in each lane
+    I take16_[2];      // bits of S that become S16
+    I lane_scale_[2];  // of the tile: units of x per unit of S16 at the largest k_scale, times 2^15, twice in each lane
     float bias_unit_ = 0;     // octaves per k_scale and bias unit
     float largest_unit_ = 0;  // octaves per k_scale and unit of S16
     alignas(64) float unit_of_lane_[kLanes];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The AMX tier: that of AVX-512, but for int8_int8 and int8_bf16 of more than 16 queries.
+#include "cpu/tier.h"
 #include "cpu/amx/bf16_kernel.h"
 #include "cpu/amx/int8_kernel.h"
-#include "cpu/tier.h"
 
 namespace clary::cpu {
 namespace {
@@ -12,7 +12,8 @@ using amx::TileTask;
 // f(the kernel for so many rows), or few() where AVX-512 serves: it reads a cache as fast as memory gives it.
 template <typename Function, typename Few>
 auto with_kernel(const AttentionDesc& desc, int rows, Function&& f, Few&& few) {
-    if (rows > amx::Vec::kLanes && desc.recipe.pv == Format::kInt8) return f(static_cast<TileTask<amx::Int8Block>*>(nullptr));
+    if (rows > amx::Vec::kLanes && desc.recipe.pv == Format::kInt8)
+        return f(static_cast<TileTask<amx::Int8Block>*>(nullptr));
     if (rows > amx::Vec::kLanes && desc.recipe.pv == Format::kBf16 && desc.recipe.quantized())
         return f(static_cast<TileTask<amx::Bf16Block>*>(nullptr));
     return few();
@@ -60,7 +61,7 @@ void pack_queries(const PackQueries& queries, void* scratch) { avx512_tier().pac
 void query_needs(const PackQueries& queries, void* scratch, QueryNeeds* total) {
     avx512_tier().query_needs(queries, scratch, total);
 }
-void channel_range(const AttentionDesc& desc, float* rows, int count, float* low, float* high, void* scratch) {
+void channel_range(const AttentionDesc& desc, const float* rows, int count, float* low, float* high, void* scratch) {
     avx512_tier().channel_range(desc, rows, count, low, high, scratch);
 }
 void add_columns(const float* rows, int count, int64_t dim, double* sums, double* left_out) {
@@ -70,8 +71,9 @@ void load_span(float* to, const void* from, DType dtype, int64_t count) {
     avx512_tier().load_span(to, from, dtype, count);
 }
 
-constexpr Tier kTier{amx::Vec::kName, block,        attend_scratch, attend,        partial_floats, join,     pack_scratch,
-                     pack_kv_tile,    pack_queries, query_needs,    channel_range, add_columns,    load_span};
+constexpr Tier kTier{amx::Vec::kName, block,        attend_scratch, attend,      partial_floats, join,
+                     pack_scratch,    pack_kv_tile, pack_queries,   query_needs, channel_range,  add_columns,
+                     load_span};
 
 }  // namespace
 

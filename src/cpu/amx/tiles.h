@@ -31,9 +31,9 @@ struct Tiles {
         asm volatile("ldtilecfg %0" ::"m"(config));
         // Products into a register that was only cleared, never loaded, take three times as long.
         alignas(64) static constexpr int32_t kZeros[kRows * kLanes / 2] = {};
-        asm volatile(
-            ".irp i, 0, 1, 2, 3, 4, 5, 6, 7\n tileloadd (%0,%1,1), %%tmm\\i\n .endr" ::"r"(kZeros), "r"(int64_t{kStepBytes})
-            : "memory");
+        asm volatile(".irp i, 0, 1, 2, 3, 4, 5, 6, 7\n tileloadd (%0,%1,1), %%tmm\\i\n .endr" ::"r"(kZeros),
+                     "r"(int64_t{kStepBytes})
+                     : "memory");
     }
     ~Tiles() { asm volatile("tilerelease"); }
     Tiles(const Tiles&) = delete;
@@ -41,23 +41,24 @@ struct Tiles {
 
     // B of the first step, [16][kLanes] words.
     [[gnu::always_inline]] static void hold(const int32_t* b) {
-        asm volatile("tileloadd (%0,%2,1), %%tmm5\n tileloadd (%1,%2,1), %%tmm6" ::"r"(b), "r"(b + kLanes / 2), "r"(kLaneBytes)
+        asm volatile("tileloadd (%0,%2,1), %%tmm5\n tileloadd (%1,%2,1), %%tmm6" ::"r"(b), "r"(b + kLanes / 2),
+                     "r"(kLaneBytes)
                      : "memory");
     }
 
     // C = A B over `steps`; rows of A lie `stride` bytes apart. b: as given to hold(), and the steps behind it.
-#define CLARY_TILE_PRODUCTS(name, product, c0, c1)                                                                    \
-    [[gnu::always_inline]] static void name(const void* a, int64_t stride, const int32_t* b, int steps) {              \
-        asm volatile("tilezero %%" c0 "\n tilezero %%" c1 "\n tileloadd (%0,%1,1), %%tmm4\n" product                  \
-                     " %%tmm5, %%tmm4, %%" c0 "\n" product " %%tmm6, %%tmm4, %%" c1 ::"r"(a),                         \
-                     "r"(stride)                                                                                      \
-                     : "memory");                                                                                     \
-        for (int step = 1; step < steps; ++step)                                                                      \
-            asm volatile("tileloadd (%0,%1,1), %%tmm4\n tileloadd (%2,%4,1), %%tmm7\n" product                        \
-                         " %%tmm7, %%tmm4, %%" c0 "\n tileloadd (%3,%4,1), %%tmm7\n" product                          \
-                         " %%tmm7, %%tmm4, %%" c1 ::"r"(static_cast<const char*>(a) + step * kStepBytes),             \
-                         "r"(stride), "r"(b + step * kBlock), "r"(b + step * kBlock + kLanes / 2), "r"(kLaneBytes)    \
-                         : "memory");                                                                                 \
+#define CLARY_TILE_PRODUCTS(name, product, c0, c1)                                                                 \
+    [[gnu::always_inline]] static void name(const void* a, int64_t stride, const int32_t* b, int steps) {          \
+        asm volatile("tilezero %%" c0 "\n tilezero %%" c1 "\n tileloadd (%0,%1,1), %%tmm4\n" product               \
+                     " %%tmm5, %%tmm4, %%" c0 "\n" product " %%tmm6, %%tmm4, %%" c1 ::"r"(a),                      \
+                     "r"(stride)                                                                                   \
+                     : "memory");                                                                                  \
+        for (int step = 1; step < steps; ++step)                                                                   \
+            asm volatile("tileloadd (%0,%1,1), %%tmm4\n tileloadd (%2,%4,1), %%tmm7\n" product                     \
+                         " %%tmm7, %%tmm4, %%" c0 "\n tileloadd (%3,%4,1), %%tmm7\n" product                       \
+                         " %%tmm7, %%tmm4, %%" c1 ::"r"(static_cast<const char*>(a) + step * kStepBytes),          \
+                         "r"(stride), "r"(b + step * kBlock), "r"(b + step * kBlock + kLanes / 2), "r"(kLaneBytes) \
+                         : "memory");                                                                              \
     }
     CLARY_TILE_PRODUCTS(multiply_s8_s8_0, "tdpbssd", "tmm0", "tmm1")
     CLARY_TILE_PRODUCTS(multiply_s8_s8_1, "tdpbssd", "tmm2", "tmm3")
@@ -68,13 +69,16 @@ struct Tiles {
 #undef CLARY_TILE_PRODUCTS
 
     // Into C c; store() writes [16][kLanes] words.
-    [[gnu::always_inline]] static void multiply_s8_s8(int c, const int8_t* a, int64_t stride, const int32_t* b, int steps) {
+    [[gnu::always_inline]] static void multiply_s8_s8(int c, const int8_t* a, int64_t stride, const int32_t* b,
+                                                      int steps) {
         c ? multiply_s8_s8_1(a, stride, b, steps) : multiply_s8_s8_0(a, stride, b, steps);
     }
-    [[gnu::always_inline]] static void multiply_s8_u8(int c, const int8_t* a, int64_t stride, const int32_t* b, int steps) {
+    [[gnu::always_inline]] static void multiply_s8_u8(int c, const int8_t* a, int64_t stride, const int32_t* b,
+                                                      int steps) {
         c ? multiply_s8_u8_1(a, stride, b, steps) : multiply_s8_u8_0(a, stride, b, steps);
     }
-    [[gnu::always_inline]] static void multiply_bf16(int c, const void* a, int64_t stride, const int32_t* b, int steps) {
+    [[gnu::always_inline]] static void multiply_bf16(int c, const void* a, int64_t stride, const int32_t* b,
+                                                     int steps) {
         c ? multiply_bf16_1(a, stride, b, steps) : multiply_bf16_0(a, stride, b, steps);
     }
     [[gnu::always_inline]] static void store(int c, int32_t* to) {
