@@ -98,7 +98,7 @@ extern "C" {
 [[gnu::visibility("default")]] double clary_probe_amx(int threads) {
     static const bool has = has_amx();
     if (!has) return 0;
-    constexpr int64_t kRounds = 500'000;
+    constexpr int64_t kRounds = 100'000;
     on_threads(threads, [](int) { tile_products(kRounds); });
     return static_cast<double>(kRounds * threads) * 4 * 16 * 16 * 64 * 2;
 }

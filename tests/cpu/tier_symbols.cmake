@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# cmake -DNM=... -DOBJECTS="a.o;b.o" -P tier_symbols.cmake
+# cmake -DNM=... -DOBJDUMP=... -DOBJECTS="a.o;b.o" -P tier_symbols.cmake
 # Objects compiled for an instruction set must not define weak symbols that other objects define too: the linker keeps
 # one of them, and code for lesser machines would call it. What a tier instantiates from templates over its own Vec is
-# its own.
+# its own. And the function that gives a tier's table is called on every machine: it must use no vector register.
 foreach(object ${OBJECTS})
     string(REGEX MATCH "(avx2|avxvnni|avx512|amx|neon)/tier" found ${object})
     if(NOT found)
@@ -20,6 +20,15 @@ foreach(object ${OBJECTS})
             list(APPEND shared "${line}")
         endif()
     endforeach()
+    string(LENGTH "${tier}_tier" length)
+    execute_process(COMMAND ${OBJDUMP} -d --no-show-raw-insn --disassemble=_ZN5clary3cpu${length}${tier}_tierEv ${object}
+        OUTPUT_VARIABLE code RESULT_VARIABLE result)
+    if(NOT result EQUAL 0 OR NOT code MATCHES "${tier}_tierEv>:[^>]*ret")
+        message(FATAL_ERROR "${OBJDUMP} shows no ${tier}_tier() in ${object}")
+    endif()
+    if(code MATCHES "[xyz]mm[0-9]")
+        message(FATAL_ERROR "${tier}_tier() uses vector registers:\n${code}")
+    endif()
     list(LENGTH lines count)
     message(STATUS "${tier}: ${count} symbols")
 endforeach()
