@@ -23,7 +23,7 @@ foreach(object ${OBJECTS})
     string(LENGTH "${tier}_tier" length)
     execute_process(COMMAND ${OBJDUMP} -d --no-show-raw-insn --disassemble=_ZN5clary3cpu${length}${tier}_tierEv ${object}
         OUTPUT_VARIABLE code RESULT_VARIABLE result)
-    if(NOT result EQUAL 0 OR NOT code MATCHES "${tier}_tierEv>:[^>]*ret")
+    if(NOT result EQUAL 0 OR NOT code MATCHES "${tier}_tierEv>:.*ret")
         message(FATAL_ERROR "${OBJDUMP} shows no ${tier}_tier() in ${object}")
     endif()
     if(code MATCHES "[xyz]mm[0-9]")
