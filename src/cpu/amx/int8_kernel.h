@@ -45,8 +45,8 @@ struct UnitMemory {
     int64_t bytes;
 
   private:
-    static constexpr int kSlots =
-        16;  // 256 channels beside a unit of 64 keys: all are begun before the first is added to O
+    // 256 channels beside a unit of 64 keys: all are begun before the first is added to O.
+    static constexpr int kSlots = 16;
     int32_t *p_[2], *keys_, *channels_;
 };
 
@@ -64,9 +64,8 @@ struct FixedKeys {
 class Int8Block : public TileQueries<Format::kInt8> {
     static constexpr float kUnits = 256;      // of x in an octave, if all scores of a block fit
     static constexpr int kMostDoublings = 2;  // else half as many, or a quarter
-    static constexpr float kLargest =
-        32764;  // of x, to which roundings (of K's scale and its product 1, of the lane's and its
-                // product 1, of the bias 1/2) add less than 3
+    // Of x, to which roundings (K's scale and its product 1, the lane's and its product 1, the bias 1/2) add less than 3.
+    static constexpr float kLargest = 32764;
 
   public:
     using Memory = UnitMemory;
