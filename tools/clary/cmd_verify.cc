@@ -87,12 +87,12 @@ struct Run {
 };
 
 Run run_case(const Case& test, const std::string& recipe, const std::string& backend, clary_context* context,
-             std::string* kernel = nullptr) {
-    Attention attention(test.problem, recipe, backend, context, DType::kF32, true);
+             std::string* kernel = nullptr, bool want_lse = true) {
+    Attention attention(test.problem, recipe, backend, context, DType::kF32, want_lse);
     test.extra(&attention.params());
     attention.run();
     if (kernel) *kernel = attention.kernel();
-    return {attention.take_out(), attention.take_lse()};
+    return {attention.take_out(), want_lse ? attention.take_lse() : io::Tensor()};
 }
 
 double lse_difference(const io::Tensor& a, const io::Tensor& b) {
@@ -151,6 +151,11 @@ class Verifier {
             if (!same_bits(again.out, result.out) || !same_bits(again.lse, result.lse))
                 failed("one thread gives other bits");
             check_two_phases(test, recipe, backend, result.out, failed);
+            // Another kernel may serve where no LSE is wanted.
+            const io::Tensor alone = run_case(test, recipe, backend, context_.get(), nullptr, false).out;
+            const double error_alone = compare(oracle.exact, alone, test.problem.layout).relative_l1;
+            if (!(error_alone <= allowed))
+                failed(fmt::format("without LSE: relative L1 {:.3g}; allowed: {:.3g}", error_alone, allowed));
             verdict.lse = std::max(verdict.lse, lse);
             if (error / allowed > worst_share) {
                 worst_share = error / allowed;
@@ -185,7 +190,7 @@ class Verifier {
     template <typename Failed>
     void check_two_phases(const Case& test, const std::string& recipe, const std::string& backend,
                           const io::Tensor& expected, const Failed& failed) const {
-        Attention attention(test.problem, recipe, backend, context_.get());
+        Attention attention(test.problem, recipe, backend, context_.get(), DType::kF32, true);
         test.extra(&attention.params());
         attention.quantize();
         attention.attend();
