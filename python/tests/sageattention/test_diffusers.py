@@ -7,6 +7,7 @@ from attention import LIMIT, close, exact, make
 
 from processes import run_ranks
 
+import clary
 import sageattention
 from sageattention import sageattn, sageattn_varlen
 
@@ -33,7 +34,9 @@ def test_05_keywords_nhd(device, name, scale, causal):
     again, lse, *_ = both
     reference, lse_reference = exact(q, k, v, causal and "top_left", scale, layout="NHD")
     close(out, reference)
-    assert torch.equal(out, again)
+    close(again, reference)
+    # On AMX another kernel serves where no LSE is wanted (docs/decisions/0022-scores-in-16-bits.md).
+    assert torch.equal(out, again) or "amx" in clary.last_kernel()
     assert lse.shape == (2, 4, 200) and lse.dtype == torch.float32
     assert (lse.cpu() - lse_reference).abs().max() < 0.05
     assert lse.permute(0, 2, 1).shape == out.shape[:3]  # what the context parallel path does
