@@ -230,13 +230,14 @@ class AttentionKernel {
 
     // Visible keys of each lane; those past the last row see what row 0 sees (their results are dropped).
     void set_ranges() {
+        int64_t ranged = 0;  // query of the lane before
         for (int lane = 0; lane < kWidth; ++lane) {
-            // Lanes of a query, and queries in the middle of a group, see what the one before them sees.
-            const int r = lane / L < t_.rows ? lane / L : 0;
-            if (lane > 0 && r > 0 && (lane % L > 0 || query(r) == query(r - 1)))
+            const int64_t seen = query(lane / L < t_.rows ? lane / L : 0);
+            if (lane > 0 && seen == ranged)
                 ranges_[lane] = ranges_[lane - 1];
             else
-                ranges_[lane] = key_range(desc_, t_.sequence, query(r) + t_.sequence.offset);
+                ranges_[lane] = key_range(desc_, t_.sequence, seen + t_.sequence.offset);
+            ranged = seen;
             const KeyRange& range = ranges_[lane];
             begin_min_ = lane ? std::min(begin_min_, range.begin) : range.begin;
             begin_max_ = lane ? std::max(begin_max_, range.begin) : range.begin;

@@ -108,16 +108,7 @@ class Bf16Block : public TileQueries<Format::kBf16> {
                 Tiles::multiply_bf16(queue->begin(sums(i)), memory_.columns + i * kRun * words, words * 4, memory_.p,
                                      keys / kPair / kRun);
             queue->end_round();
-            if (i == 0) continue;
-            const auto* const from = reinterpret_cast<const float*>(sums(i - 1));
-            float* const o = buffers_.o + (i - 1) * kRun * kLanes;
-            const F w[2] = {weight.c[0], weight.c[1]};
-            for (int r = 0; r < kRun; ++r) {
-                CLARY_UNROLL for (int c = 0; c < 2; ++c) {
-                    const int to = r * kLanes + c * V::kLanes;
-                    V::store(o + to, V::fma(V::load(from + to), w[c], V::load(o + to)));
-                }
-            }
+            if (i > 0) add_group(weight, i - 1, sums(i - 1));
         }
     }
     int32_t* sums(int i) const { return memory_.sums + i % 2 * Tiles::kBlock; }

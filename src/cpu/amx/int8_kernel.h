@@ -146,7 +146,7 @@ class Int8Block : public TileQueries<Format::kInt8> {
         for (int i = 0; i < unit.block->groups(); ++i) {
             unit.block->multiply_group(unit, i, queue);
             queue->store_all();
-            unit.block->add_values(unit.weight, i);
+            unit.block->add_group(unit.weight, i, unit.block->unit_.channels(i));
         }
     }
 
@@ -229,7 +229,7 @@ class Int8Block : public TileQueries<Format::kInt8> {
             queue->end_round();
             fixed_weights(run, unit.doublings, fixed, top, sum);
             for (; added < groups * (run + 1) / runs; ++added)  // those begun kLead rounds ago
-                before.block->add_values(before.weight, added);
+                before.block->add_group(before.weight, added, unit_.channels(added));
         }
         if (!next.fixed) queue->store_all();
         add_fixed_sums(sum);
@@ -240,27 +240,6 @@ class Int8Block : public TileQueries<Format::kInt8> {
         buffers_.p = unit.p;
         float_scores(unit.tile, unit.keys, queue);
         if (softmax(unit.tile, unit.keys)) rescale_output();
-    }
-
-    [[gnu::always_inline]] void add_values(const Weight& weight, int i) {
-        if (weight.row_scale)
-            add_values<true>(weight, i);
-        else
-            add_values<false>(weight, i);
-    }
-    template <bool kRowScale>
-    [[gnu::always_inline]] void add_values(const Weight& weight, int i) {
-        const int32_t* const from = held(unit_.channels(i));
-        float* const to = held(buffers_.o + i * kRun * kLanes);
-        const float* const row_scale = kRowScale ? held(weight.row_scale + i * kRun) : nullptr;
-        const F w[2] = {weight.c[0], weight.c[1]};
-        CLARY_UNROLL for (int r = 0; r < kRun; ++r) {
-            CLARY_UNROLL for (int c = 0; c < 2; ++c) {
-                const int at = r * kLanes + c * V::kLanes;
-                const F scaled = kRowScale ? V::mul(w[c], V::set1(row_scale[r])) : w[c];
-                V::store(to + at, V::fma(V::to_float(V::load(from + at)), scaled, V::load(to + at)));
-            }
-        }
     }
 
     // -- scores in fixed point --
@@ -337,22 +316,6 @@ class Int8Block : public TileQueries<Format::kInt8> {
         }
         largest[0] = top[0], largest[1] = top[1];
     }
-    // A value that the compiler keeps in its register: it makes constants again and again otherwise, and keeps the sums of a
-    // pointer and each constant.
-    template <typename T>
-    static T* held(T* x) {
-        asm("" : "+r"(x));
-        return x;
-    }
-    static I held(I x) {
-        asm("" : "+v"(x));
-        return x;
-    }
-    static __mmask64 held(__mmask64 x) {
-        asm("" : "+Yk"(x));
-        return x;
-    }
-
     bool set_fixed_maxima(int64_t tile, float octave, I (&top)[2]) {
         bool moved = false;
         CLARY_UNROLL for (int c = 0; c < 2; ++c) {

@@ -86,6 +86,46 @@ class TileQueries : public AttentionKernel<Vec, Format::kInt8, kPv, 2, 1> {
         if (this->needs_mask(tile * this->tile_, keys)) this->mask(tile * this->tile_, keys);
     }
 
+    // O += T c of 16 channels, T being int32 or, with bf16 P, fp32.
+    [[gnu::always_inline]] void add_group(const typename Base::Weight& weight, int i, const int32_t* sums) {
+        if (weight.row_scale)
+            add_group<true>(weight, i, sums);
+        else
+            add_group<false>(weight, i, sums);
+    }
+    template <bool kRowScale>
+    [[gnu::always_inline]] void add_group(const typename Base::Weight& weight, int i, const int32_t* sums) {
+        const int32_t* const from = held(sums);
+        float* const to = held(this->buffers_.o + i * kRun * kLanes);
+        const float* const row_scale = kRowScale ? held(weight.row_scale + i * kRun) : nullptr;
+        const F w[2] = {weight.c[0], weight.c[1]};
+        CLARY_UNROLL for (int r = 0; r < kRun; ++r) {
+            CLARY_UNROLL for (int c = 0; c < 2; ++c) {
+                const int at = r * kLanes + c * V::kLanes;
+                const F scaled = kRowScale ? V::mul(w[c], V::set1(row_scale[r])) : w[c];
+                const I sum = V::load(from + at);
+                const F value = kPv == Format::kInt8 ? V::to_float(sum) : _mm512_castsi512_ps(sum);
+                V::store(to + at, V::fma(value, scaled, V::load(to + at)));
+            }
+        }
+    }
+
+    // A value that the compiler keeps in its register: it makes constants again and again otherwise, and keeps the sums of a
+    // pointer and each constant.
+    template <typename T>
+    static T* held(T* x) {
+        asm("" : "+r"(x));
+        return x;
+    }
+    static I held(I x) {
+        asm("" : "+v"(x));
+        return x;
+    }
+    static __mmask64 held(__mmask64 x) {
+        asm("" : "+Yk"(x));
+        return x;
+    }
+
     const int32_t* const q_;  // [code words][lanes]
 };
 

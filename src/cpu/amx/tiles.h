@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// AMX's tile registers, all of 16 rows of 64 bytes. A product adds A (16 rows x 64 bytes: 64 codes of a key, or of a channel, or 32 bf16 of one)
-// times B (16 words of as many x 16 lanes) to C (16 rows x 16 lanes of 4 bytes), in 16 cycles, and is done 52 cycles after it
-// began. Rows meet 32 lanes here, so C and B are pairs:
+// AMX's tile registers, all of 16 rows of 64 bytes. A product adds A (16 rows x 64 bytes: 64 codes of a key or of a channel, or 32
+// bf16 of one) times B (16 words of as many x 16 lanes) to C (16 rows x 16 lanes of 4 bytes), in 16 cycles, and is done 52 cycles
+// after it began. Rows meet 32 lanes here, so C and B are pairs:
 //
 //     tmm0, 1 and tmm2, 3   C, two of them: one is multiplied while the other is stored
 //     tmm4                  A
@@ -46,8 +46,8 @@ struct Tiles {
                      : "memory");
     }
 
-    // C = A B over `steps`; rows of A lie `stride` bytes apart. b: as given to hold(), and the steps behind it.
-#define CLARY_TILE_PRODUCTS(name, product, c0, c1)                                                                 \
+    // C number c = A B over `steps`; rows of A lie `stride` bytes apart. b: as given to hold(), and the steps behind it.
+#define CLARY_TILE_PRODUCTS_INTO(name, product, c0, c1)                                                            \
     [[gnu::always_inline]] static void name(const void* a, int64_t stride, const int32_t* b, int steps) {          \
         asm volatile("tilezero %%" c0 "\n tilezero %%" c1 "\n tileloadd (%0,%1,1), %%tmm4\n" product               \
                      " %%tmm5, %%tmm4, %%" c0 "\n" product " %%tmm6, %%tmm4, %%" c1 ::"r"(a),                      \
@@ -60,27 +60,19 @@ struct Tiles {
                          "r"(stride), "r"(b + step * kBlock), "r"(b + step * kBlock + kLanes / 2), "r"(kLaneBytes) \
                          : "memory");                                                                              \
     }
-    CLARY_TILE_PRODUCTS(multiply_s8_s8_0, "tdpbssd", "tmm0", "tmm1")
-    CLARY_TILE_PRODUCTS(multiply_s8_s8_1, "tdpbssd", "tmm2", "tmm3")
-    CLARY_TILE_PRODUCTS(multiply_s8_u8_0, "tdpbsud", "tmm0", "tmm1")
-    CLARY_TILE_PRODUCTS(multiply_s8_u8_1, "tdpbsud", "tmm2", "tmm3")
-    CLARY_TILE_PRODUCTS(multiply_bf16_0, "tdpbf16ps", "tmm0", "tmm1")
-    CLARY_TILE_PRODUCTS(multiply_bf16_1, "tdpbf16ps", "tmm2", "tmm3")
+#define CLARY_TILE_PRODUCTS(name, product)                                                                       \
+    CLARY_TILE_PRODUCTS_INTO(name##_0, product, "tmm0", "tmm1")                                                  \
+    CLARY_TILE_PRODUCTS_INTO(name##_1, product, "tmm2", "tmm3")                                                  \
+    [[gnu::always_inline]] static void name(int c, const void* a, int64_t stride, const int32_t* b, int steps) { \
+        c ? name##_1(a, stride, b, steps) : name##_0(a, stride, b, steps);                                       \
+    }
+    CLARY_TILE_PRODUCTS(multiply_s8_s8, "tdpbssd")
+    CLARY_TILE_PRODUCTS(multiply_s8_u8, "tdpbsud")
+    CLARY_TILE_PRODUCTS(multiply_bf16, "tdpbf16ps")
 #undef CLARY_TILE_PRODUCTS
+#undef CLARY_TILE_PRODUCTS_INTO
 
-    // Into C c; store() writes [16][kLanes] words.
-    [[gnu::always_inline]] static void multiply_s8_s8(int c, const int8_t* a, int64_t stride, const int32_t* b,
-                                                      int steps) {
-        c ? multiply_s8_s8_1(a, stride, b, steps) : multiply_s8_s8_0(a, stride, b, steps);
-    }
-    [[gnu::always_inline]] static void multiply_s8_u8(int c, const int8_t* a, int64_t stride, const int32_t* b,
-                                                      int steps) {
-        c ? multiply_s8_u8_1(a, stride, b, steps) : multiply_s8_u8_0(a, stride, b, steps);
-    }
-    [[gnu::always_inline]] static void multiply_bf16(int c, const void* a, int64_t stride, const int32_t* b,
-                                                     int steps) {
-        c ? multiply_bf16_1(a, stride, b, steps) : multiply_bf16_0(a, stride, b, steps);
-    }
+    // C number c to [16][kLanes] words.
     [[gnu::always_inline]] static void store(int c, int32_t* to) {
         if (c)
             asm volatile("tilestored %%tmm2, (%0,%2,1)\n tilestored %%tmm3, (%1,%2,1)" ::"r"(to), "r"(to + kLanes / 2),
