@@ -16,6 +16,7 @@
 #include "cpu/isa.h"
 #include "cpu/quantize.h"
 #include "stages.h"
+#include "tile_rounds.h"
 
 namespace clary::cpu {
 namespace {
@@ -125,6 +126,7 @@ void add(const Tier& tier, RunStage run) {
 int main(int argc, char** argv) {
     using namespace clary::cpu;
     add(amx_tier(), nullptr);
+    if (tier_unusable(amx_tier().name).empty()) add_tile_rounds();
     add(avx512_tier(), kRunAvx512Stage);
     add(avxvnni_tier(), kRunAvxvnniStage);
     add(avx2_tier(), kRunAvx2Stage);

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/quantize.h"
 
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -554,6 +558,18 @@ class Quantizer {
     const Buffers buffers_;
 };
 
+// Asks for pages of 2 MiB where packed K and V will lie, before they are written: with pages of 4 KiB a step of decoding waits for
+// page tables as well as for the keys. Only a hint, and only for whole pages of the buffer.
+void ask_for_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] int64_t bytes) {
+#ifdef MADV_HUGEPAGE
+    constexpr uintptr_t kPage = uintptr_t{2} << 20;
+    const auto at = reinterpret_cast<uintptr_t>(memory);
+    const uintptr_t begin = (at + kPage - 1) / kPage * kPage,
+                    end = (at + static_cast<uintptr_t>(bytes)) / kPage * kPage;
+    if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#endif
+}
+
 }  // namespace
 
 int64_t quantize_workspace(const Tier& tier, const AttentionDesc& desc, const Context& context) {
@@ -562,6 +578,7 @@ int64_t quantize_workspace(const Tier& tier, const AttentionDesc& desc, const Co
 
 Status quantize(const Tier& tier, const Call& call, int64_t kv_capacity, void* packed_q, void* packed_kv,
                 const void* ready) {
+    if (packed_kv) ask_for_huge_pages(packed_kv, packed_kv_layout(call.desc, kv_capacity).bytes);
     Quantizer(tier, call, kv_capacity, packed_q, packed_kv, packed_kv ? packed_kv : const_cast<void*>(ready))
         .quantize();
     return Status::ok();

@@ -3,9 +3,12 @@
 // and of the library in it passes through the counters below (linked with --wrap).
 #include <gtest/gtest.h>
 #include <malloc.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <new>
 #include <nlohmann/json.hpp>
 
@@ -109,6 +112,38 @@ TEST(Memory, GivenWorkspaceLeavesTheHeapAlone) {
     params.workspace = workspace.data();
     params.workspace_size = bytes;
     EXPECT_LE(peak_of_a_call(params), 16384);  // names and lists of the dispatch
+}
+
+// Pages of 2 MiB are asked for where packed K and V are first written; whether the system has some is its own matter.
+TEST(Memory, HugePagesArePackedInto) {
+    if (!std::filesystem::exists("/sys/kernel/mm/transparent_hugepage")) GTEST_SKIP() << "no huge pages";
+    Case c{.name = "memory", .q_heads = 1, .kv_heads = 1, .q_len = 1, .kv_len = 64, .dim = 64};
+    Problem problem(c);
+    const clary_attention_params params = with(problem, "int8_int8", "cpu");
+    constexpr int64_t kCapacity = 65536;
+    clary_packed_layout q_layout{}, kv_layout{};
+    q_layout.struct_size = kv_layout.struct_size = sizeof(clary_packed_layout);
+    ASSERT_EQ(clary_packed_layouts(&params, kCapacity, &q_layout, &kv_layout), CLARY_OK) << clary_last_error();
+    void* const memory =
+        mmap(nullptr, kv_layout.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    ASSERT_NE(memory, MAP_FAILED);
+    clary_packed kv{};
+    kv.struct_size = sizeof(kv);
+    kv.data = memory;
+    kv.bytes = kv_layout.bytes;
+    kv.kv_capacity = kCapacity;
+    EXPECT_EQ(clary_quantize(&params, nullptr, &kv, nullptr), CLARY_OK) << clary_last_error();
+    const uintptr_t inside = reinterpret_cast<uintptr_t>(memory) + kv_layout.bytes / 2;
+    bool asked = false;
+    std::ifstream maps("/proc/self/smaps");
+    bool here = false;  // the mapping that holds the buffer
+    for (std::string line; std::getline(maps, line);) {
+        uintptr_t begin = 0, end = 0;
+        if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) here = begin <= inside && inside < end;
+        if (here && line.starts_with("VmFlags:")) asked = line.find(" hg") != line.npos;
+    }
+    EXPECT_TRUE(asked);
+    munmap(memory, kv_layout.bytes);
 }
 
 TEST(Memory, LinearInLength) {
