@@ -84,7 +84,7 @@ endif()
 
 # clary_hopper_recipes(RESULT DIMS): those that Hopper has kernels of its own for, at a pair of head dims.
 function(clary_hopper_recipes result dims)
-    set(recipes int8_int8)
+    set(recipes int8_int8 int8_fp8)
     if(dims MATCHES "^(64|96|128)$")
         list(APPEND recipes int8_fp16 int8_bf16)
     endif()

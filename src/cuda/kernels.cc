@@ -106,8 +106,10 @@ constexpr KernelRow kHopperRows[] = {
     hopper_row("cuda_sm90_int8_int8_wgmma", {Format::kInt8, Format::kInt8}),
     hopper_row("cuda_sm90_int8_fp16_wgmma", {Format::kInt8, Format::kFp16}),
     hopper_row("cuda_sm90_int8_bf16_wgmma", {Format::kInt8, Format::kBf16}),
+    hopper_row("cuda_sm90_int8_fp8_wgmma", {Format::kInt8, Format::kFp8}),
     hopper_row("cuda_sm90_int4_int8_wgmma", {Format::kInt4, Format::kInt8}),
     hopper_row("cuda_sm90_int4_fp16_wgmma", {Format::kInt4, Format::kFp16}),
+    hopper_row("cuda_sm90_int4_fp8_wgmma", {Format::kInt4, Format::kFp8}),
 };
 
 constexpr auto kRows = [] {

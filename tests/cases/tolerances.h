@@ -108,6 +108,11 @@ inline constexpr double kAttendFp8Max = 0.0625;  // one flip of 2^-3 of a weight
                                                  // most 2^-3 / 4 of what is at most 2 |v|
 inline constexpr double kAttend16Max = 0.004;    // one flip of bf16 (2^-8) in a row that one key dominates
 
+// Tensor cores of GPUs keep less of FP8's sums than fp32 holds (sm_90's wgmma: 13 bits behind the exponent of the largest term),
+// and cut off the rest. In a sum over a tile of 128 keys of one sign, the worst there is, half of the products, of 8 bits, have
+// bits below that, a quarter of a unit in the mean; the sum is 3/8 of the last one in the mean over its four steps.
+inline constexpr double kCutSums = 128 * 0.5 * 0.25 * 0x1p-13 * 0.375;
+
 // Few rows: one flip of the last bit of a weight that carries a quarter of its row, in one of the rows.
 inline double one_flip(double unit, const Case& c) {
     const int64_t rows = c.varlen() ? c.q_heads : c.batch * c.q_heads * c.q_len;
@@ -120,6 +125,11 @@ inline double attend_l1(const Recipe& recipe, const Case& c) {
     if (recipe.pv == Format::kFp8) return kAttendFp8L1 + one_flip(0x1p-3, c) + half_sums(recipe, c);
     if (recipe.pv == Format::kFp16) return kAttendFp16L1 + one_flip(0x1p-11, c) + half_sums(recipe, c);
     return kAttendBf16L1 + one_flip(0x1p-8, c);
+}
+// Added to it where the kernel runs on a chip, not simulated.
+inline double cut_sums(const Recipe& recipe, std::string_view backend) {
+    const bool in_fp32 = recipe.accumulator == Accumulator::kFp32 || recipe.accumulator == Accumulator::kFp32Fp32;
+    return recipe.pv == Format::kFp8 && in_fp32 && backend == "cuda" ? kCutSums : 0;
 }
 // (Of errors that are normal, the largest of some ten thousand is four times their spread, which is 1.25 times their mean.)
 inline double attend_max(const Recipe& recipe, const Case& c) {

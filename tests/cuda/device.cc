@@ -26,9 +26,9 @@ class Gpu : public Device {
     }
     const std::vector<const char*>& recipes() const override {
         static const std::vector<const char*> all =
-            quantized_recipes({"int8_fp16+tile=64", "int8_fp8", "int8_fp8:fast+accum=fp32_fp16", "int8_fp16+accum=fp16",
-                               "int8_fp16+accum=fp16_fp32+tile=64", "int4_int8", "int4_fp16+tile=64", "int4_fp8",
-                               "fp16_fp16", "bf16_bf16"});
+            quantized_recipes({"int8_fp16+tile=64", "int8_fp8", "int8_fp8:fast", "int8_fp8:fast+accum=fp32_fp16",
+                               "int8_fp16+accum=fp16", "int8_fp16+accum=fp16_fp32+tile=64", "int4_int8",
+                               "int4_fp16+tile=64", "int4_fp8", "fp16_fp16", "bf16_bf16"});
         return all;
     }
 };

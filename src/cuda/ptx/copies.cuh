@@ -83,6 +83,9 @@ CLARY_DEVICE void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint
                  : "memory");
 }
 
+// A thread's stores to shared memory come before what wgmma reads behind the next barrier.
+CLARY_DEVICE void stores_before_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 // Registers of a warpgroup's threads, from here on.
 template <int kCount>
 CLARY_DEVICE void fewer_registers() {

@@ -65,15 +65,22 @@ CLARY_DEVICE void pin(float (&r)[N]) {
 #define CLARY_TEXT_1 CLARY_TEXT_0 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define CLARY_TEXT_2 CLARY_TEXT_1 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define CLARY_TEXT_3 CLARY_TEXT_2 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define CLARY_TEXT_1_SUM CLARY_TEXT_1 ",%32,%33,%34,%35"
+#define CLARY_TEXT_2_SUM CLARY_TEXT_2 ",%48,%49,%50,%51"
+#define CLARY_TEXT_3_SUM CLARY_TEXT_3 ",%64,%65,%66,%67"
 #define CLARY_FOUR(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
 #define CLARY_SIXTEEN(c, i) CLARY_FOUR(c, i), CLARY_FOUR(c, i + 4), CLARY_FOUR(c, i + 8), CLARY_FOUR(c, i + 12)
 #define CLARY_OUT_0(c) CLARY_SIXTEEN(c, 0)
 #define CLARY_OUT_1(c) CLARY_OUT_0(c), CLARY_SIXTEEN(c, 16)
 #define CLARY_OUT_2(c) CLARY_OUT_1(c), CLARY_SIXTEEN(c, 32)
 #define CLARY_OUT_3(c) CLARY_OUT_2(c), CLARY_SIXTEEN(c, 48)
+#define CLARY_OUT_1_SUM(c) CLARY_OUT_1(c), CLARY_FOUR(c, 32)
+#define CLARY_OUT_2_SUM(c) CLARY_OUT_2(c), CLARY_FOUR(c, 48)
+#define CLARY_OUT_3_SUM(c) CLARY_OUT_3(c), CLARY_FOUR(c, 64)
 #define CLARY_READ_WRITE(x) "+r"(x)
 #define CLARY_WRITE(x) "=r"(x)
 #define CLARY_ADD_FLOAT(x) "+f"(x)
+#define CLARY_WRITE_FLOAT(x) "=f"(x)
 
 // `adds`: to D. Else D begins at 0 and is only written: with a value before, ptxas would see ordinary code define
 // accumulators between products, and make products wait for each other (C7515).
@@ -105,6 +112,26 @@ CLARY_WGMMAS(2, 96, "%48", "%49", "%50", "%51", "%52")
 CLARY_WGMMAS(3, 128, "%64", "%65", "%66", "%67", "%68")
 #undef CLARY_WGMMAS
 #undef CLARY_WGMMA
+
+// P V of FP8 (e4m3), and 8 columns more: `adds` as above. Sums within a product and with D keep some 14 bits.
+#define CLARY_FP8_WGMMA(part, n, enable, constraint, o0, o1, o2, o3, o4)                                          \
+    asm volatile("{.reg .pred p; setp.ne.b32 p, " enable ", 0; wgmma.mma_async.sync.aligned.m64n" #n              \
+                 "k32.f32.e4m3.e4m3 {" CLARY_TEXT_##part "}, {" o0 ", " o1 ", " o2 ", " o3 "}, " o4 ", p, 1, 1;}" \
+                 : CLARY_OUT_##part(constraint)                                                                   \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor()))
+#define CLARY_FP8_WGMMAS(part, n, ...)                                                   \
+    template <bool adds>                                                                 \
+    CLARY_DEVICE void multiply_e4m3(float(&d)[n / 2], const uint32_t(&a)[4], Matrix b) { \
+        if constexpr (adds)                                                              \
+            CLARY_FP8_WGMMA(part, n, "1", CLARY_ADD_FLOAT, __VA_ARGS__);                 \
+        else                                                                             \
+            CLARY_FP8_WGMMA(part, n, "0", CLARY_WRITE_FLOAT, __VA_ARGS__);               \
+    }
+CLARY_FP8_WGMMAS(1_SUM, 72, "%36", "%37", "%38", "%39", "%40")
+CLARY_FP8_WGMMAS(2_SUM, 104, "%52", "%53", "%54", "%55", "%56")
+CLARY_FP8_WGMMAS(3_SUM, 136, "%68", "%69", "%70", "%71", "%72")
+#undef CLARY_FP8_WGMMAS
+#undef CLARY_FP8_WGMMA
 
 // Two numbers to fp16; what is past its range becomes its largest number.
 CLARY_DEVICE uint32_t pack_finite_f16(float a, float b) {

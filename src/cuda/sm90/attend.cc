@@ -38,12 +38,13 @@ std::string refusal(const AttentionDesc& desc) {
     const Entry* const entry = find(desc);
     if (entry == nullptr)
         return fmt::format("q, v: head_dim {} and {}; allowed: the wider one 33..{}", desc.head_dim, desc.head_dim_v,
-                           r.pv == Format::kInt8 ? 256 : 128);
+                           gpu::element_bits(gpu::element_of(r.pv)) == 8 ? 256 : 128);
     if (entry->config.stores_directly() && dtype_size(desc.out.dtype) != 2)
         return fmt::format("out: dtype {} at head_dim {}; allowed there: fp16, bf16", dtype_name(desc.out.dtype),
                            desc.head_dim);
     if (gpu::sums_for(r.accumulator) != gpu::Sums::kWide)
-        return fmt::format("recipe: accum={}; allowed: fp32", accumulator_name(r.accumulator));
+        return fmt::format("recipe: accum={}; allowed: {}", accumulator_name(r.accumulator),
+                           r.pv == Format::kFp8 ? "fp32, fp32_fp32" : "fp32");
     if (r.tile != kTileK) return fmt::format("recipe: tile={}; allowed: {}", r.tile, kTileK);
     if (desc.biased()) return "mask, alibi_slopes: given; allowed: none";
     if (gpu::needs_of(desc).key_scales != gpu::KeyScales::kLane && !entry->config.scales_keys())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention on packed operands with Hopper's wgmma: int8_int8, int8_fp16 and int8_bf16, in tiles of 128 keys.
+// Attention on packed operands with Hopper's wgmma: int8_int8, int8_fp8, int8_fp16 and int8_bf16, in tiles of 128 keys.
 //
 //   O = softmax(scale Q K^T + key bias) V       a block: persistent, works through tiles of 128 rows
 //
@@ -11,7 +11,8 @@
 //     T = P V              exact int32                                                         O += P V, in fp32
 //
 // Formulas and numbers are those of gpu/attention/attention_kernel.h, integers the same, fp32 sums in another order here and
-// there. P of 16 bits is against R, a whole number (docs/decisions/0021-sixteen-bit-p-against-the-row.md): no T.
+// there. P of 16 bits is against R, a whole number (docs/decisions/0021-sixteen-bit-p-against-the-row.md): no T. P of FP8 is
+// as bytes are, 2^(x - m + 8.807), T in fp32, and T has the sums of P too (Layout::kOnesBytes).
 //
 // Two warpgroups of 64 rows compute; three warps feed them (producers.cuh). Of one warpgroup, time from left to right:
 //
@@ -45,9 +46,10 @@ class Attention {
     using Output = typename L::Output;
     static constexpr Config c = kConfig;
     static constexpr int kDv = c.head_dim_v;
-    static constexpr bool kDirect = c.direct(), kIntP = !kDirect;
+    static constexpr bool kDirect = c.direct();
     static constexpr int kParts = c.value_parts(),
                          kPartial = kDirect ? 0 : kDv / kParts / 2;  // T's, and registers of one
+    static constexpr int kSumRegisters = c.fp8() ? 4 : 0;  // behind them: of each row the sums of P of 16 keys, twice
     static constexpr bool kInParts = kParts > 1;
     static constexpr int kLateFlush = c.flushes_late() ? kDv / 4 : 0,
                          kEarlyFlush = kInParts ? 0 : kPartial - kLateFlush;
@@ -67,6 +69,14 @@ class Attention {
                 for (uint32_t i = threadIdx.x; i < L::kStages * kWords; i += blockDim.x)
                     T::store(SharedAddress{L::tile_at(static_cast<int>(i / kWords)) + L::kWeights + i % kWords * 4},
                              0x01010101u * numerics::kWeightUnit);
+        }
+        if constexpr (L::kOnesBytes > 0) {
+            constexpr uint32_t kWords = L::kOnesBytes / 4;
+            // (Swizzled: where bytes 16 i .. of channel i lie.)
+            for (uint32_t i = threadIdx.x; i < L::kStages * kWords; i += blockDim.x)
+                T::store(SharedAddress{L::tile_at(static_cast<int>(i / kWords)) + L::kOnes + i % kWords * 4},
+                         i * 4 % kTileK < 16 ? 0x01010101u * numerics::E4m3::from_float(1).bits : 0u);
+            ptx::stores_before_products();
         }
         __syncthreads();
         if (threadIdx.x >= L::kConsumers) {
@@ -108,9 +118,9 @@ class Attention {
 
     // (One loop without branches around products: ptxas keeps them asynchronous.)
     CLARY_DEVICE void compute() {
-        if constexpr (kIntP) {
+        if constexpr (!kDirect) {
             CLARY_UNROLL
-            for (int i = 0; i < kPartial; ++i) t_[i] = 0;
+            for (int i = 0; i < kPartial + kSumRegisters; ++i) t_[i] = 0;
             ptx::pin(t_);  // before products begin
         }
         clear_out();
@@ -158,7 +168,7 @@ class Attention {
             if constexpr (c.takes_turns()) ptx::group_arrive<L::kConsumers>(kTurn + 1 - group_);
             tiles_ = tiles_.next();
             const bool ready = ptx::barrier_test(L::full(tiles_.stage()), tiles_.parity());
-            if constexpr (kIntP)
+            if constexpr (!kDirect)
                 if (!settle(stage, top, rise)) return;
             if constexpr (kInParts) {
                 add_sums(stage, sums, rise);
@@ -214,6 +224,7 @@ class Attention {
         });
         ptx::wgmma_commit();
     }
+    // (FP8: and the eight channels behind the part; those behind the last are ones.)
     CLARY_DEVICE void multiply_values(int stage, int part = 0) {
         const uint32_t tile = L::base() + L::tile_at(stage);
         if constexpr (kDirect) {
@@ -222,9 +233,12 @@ class Attention {
             for (int k = 0; k < kSteps; ++k) ptx::multiply_wide<c.v>(out_, p_bits_[k], v + 16 * 128 * k);
         } else {
             const ptx::Matrix v = ptx::matrix<kTileK>(tile) + (L::kValues + part * kTileK * (kDv / kParts));
-            ptx::multiply_u8<false>(t_, p_bits_[0], v);
-            CLARY_UNROLL
-            for (int k = 1; k < kSteps; ++k) ptx::multiply_u8<true>(t_, p_bits_[k], v + 32 * k);
+            static_for<kSteps>([&](auto k) {
+                if constexpr (c.fp8())
+                    ptx::multiply_e4m3<(k > 0)>(t_, p_bits_[k], v + 32 * k);
+                else
+                    ptx::multiply_u8<(k > 0)>(t_, p_bits_[k], v + 32 * k);
+            });
         }
         ptx::wgmma_commit();
     }
@@ -237,6 +251,7 @@ class Attention {
             ptx::wgmma_wait<0>();
             ptx::pin(t_);
             flush<kPartial>(0, part);
+            if (part == kParts - 1) flush_sums();
             ptx::pin(t_);
         }
     }
@@ -395,8 +410,8 @@ class Attention {
     }
 
     struct TileSums {  // of the lane's part of two rows; of bytes in units of the weights
-        std::conditional_t<kIntP, int32_t, float> whole[2] = {0, 0};
-        float exact[2] = {0, 0};  // of P before rounding
+        std::conditional_t<kDirect, float, int32_t> whole[2] = {0, 0};  // (FP8's lie in T)
+        float exact[2] = {0, 0};                                        // of P before rounding
     };
     // -- P to its type, in the order of V's keys, and its row sums; beside it O takes T of the tile before: one block of
     // instructions, in which products of floats and conversions fill the gaps between exponentials --
@@ -453,6 +468,12 @@ class Attention {
                     sums.whole[r] += T::unpack2<c.v>(word, 0) + T::unpack2<c.v>(word, 1);
                     if constexpr (c.want_lse) sums.exact[r] += e[r][2 * pair] + e[r][2 * pair + 1];
                 }
+            } else if constexpr (c.fp8()) {
+                CLARY_UNROLL
+                for (int r = 0; r < 2; ++r) {
+                    p_bits_[run / 2][run % 2 * 2 + r] = T::pack4<c.v>(e[r][0], e[r][1], e[r][2], e[r][3]);
+                    if constexpr (c.want_lse) sums.exact[r] += (e[r][0] + e[r][1]) + (e[r][2] + e[r][3]);
+                }
             } else {
                 CLARY_UNROLL
                 for (int r = 0; r < 2; ++r) {
@@ -469,14 +490,15 @@ class Attention {
             }
             flush<kEarlyFlush / kRuns>(step * (kEarlyFlush / kRuns));
         }
+        if constexpr (!kInParts) flush_sums();
         CLARY_UNROLL
         for (int k = 0; k < kSteps; ++k) ptx::pin(p_bits_[k]);
         return sums;
     }
     // To rows' sums; c of the tile, for them and for O.
     CLARY_DEVICE void add_sums(int stage, const TileSums& sums, const float (&rise)[2]) {
-        constexpr float kUnit = 1.0f / numerics::kWeightUnit;
-        const float value_scale = L::tile(stage).value_scale;
+        constexpr float kUnit = c.fp8() ? 1.0f : 1.0f / numerics::kWeightUnit;
+        const float value_scale = c.fp8() ? 1.0f : L::tile(stage).value_scale;
         CLARY_UNROLL
         for (int r = 0; r < 2; ++r) {
             if constexpr (kDirect) {
@@ -484,7 +506,7 @@ class Attention {
                 if constexpr (c.want_lse) exact_sum_[r] += sums.exact[r];
             } else {
                 const float weight = T::exp2(rise[r]);
-                sum_[r] = T::fma(static_cast<float>(sums.whole[r]) * kUnit, weight, sum_[r]);
+                if constexpr (!c.fp8()) sum_[r] = T::fma(static_cast<float>(sums.whole[r]) * kUnit, weight, sum_[r]);
                 if constexpr (c.want_lse) exact_sum_[r] = T::fma(sums.exact[r] * kUnit, weight, exact_sum_[r]);
                 flush_[r] = weight * value_scale;
             }
@@ -498,12 +520,20 @@ class Attention {
         for (int i = first; i < first + count; ++i)
             out[i] = T::fma(static_cast<float>(t_[i]), flush_[i / 2 % 2], out[i]);
     }
+    // So do rows' sums.
+    CLARY_DEVICE void flush_sums() {
+        if constexpr (c.fp8()) {
+            CLARY_UNROLL
+            for (int r = 0; r < 2; ++r)
+                sum_[r] = T::fma(t_[kPartial + 2 * r] + t_[kPartial + 2 * r + 1], flush_[r], sum_[r]);
+        }
+    }
 
     // -- results --
     CLARY_DEVICE void finish(int slot) {
         const Work& work = L::work(slot);
         const AttentionDesc& desc = p_.desc;
-        if (kDirect && !work.reads) clear_out();  // P of 0 met whatever lay in V's place
+        if ((kDirect || c.fp8()) && !work.reads) clear_out();  // P of 0 met whatever lay in V's place
         float inverse[2], share[2];
         CLARY_UNROLL
         for (int r = 0; r < 2; ++r) {
@@ -557,9 +587,9 @@ class Attention {
     float exact_sum_[2];  // the same of P before rounding, for the LSE
     float unit_;          // of O
 
-    uint32_t p_bits_[kSteps][4];              // P
-    int32_t t_[kPartial > 0 ? kPartial : 1];  // T
-    float out_[kDv / 2];                      // O
+    uint32_t p_bits_[kSteps][4];                                                             // P
+    std::conditional_t<c.fp8(), float, int32_t> t_[kDirect ? 1 : kPartial + kSumRegisters];  // T
+    float out_[kDv / 2];                                                                     // O
 };
 
 }  // namespace clary::cuda::sm90

@@ -15,12 +15,13 @@ inline constexpr int kWarpgroups = 2;                    // that compute; one mo
 inline constexpr int kTileQ = kWarpgroups * kGroupRows;  // rows of a block
 inline constexpr int kThreads = (kWarpgroups + 1) * 128;
 struct Config {
-    gpu::Element v;            // of V: kS8, kF16, kBf16; P follows: unsigned bytes, or the same type
+    gpu::Element v;            // of V: kS8, kE4m3, kF16, kBf16; P follows: unsigned bytes, or the same type
     int head_dim, head_dim_v;  // padded, of Q and K; of V
     bool key_bias;             // 32 digit columns behind the head dim
     bool want_lse;             // sums of P before rounding too
 
     CLARY_HD constexpr int value_bytes() const { return gpu::element_bits(v) / 8; }
+    CLARY_HD constexpr bool fp8() const { return v == gpu::Element::kE4m3; }
     // P of 16 bits is taken against the row's reference, so that products of all tiles add up in O itself.
     CLARY_HD constexpr bool direct() const { return value_bytes() == 2; }
     // Presets accurate with such a P have a K scale for each key. Else keys of a run of gpu::kScaleKeys share four.
@@ -41,10 +42,10 @@ struct Config {
     CLARY_HD constexpr int producer_registers() const { return 3 * 168 - 2 * registers(); }
     // How ptxas orders a tile's instructions decides a tenth of the speed, so these are measured (docs/kernels/sm90.md).
     // Late: T is waited for when the maxima are known; half of T joins O when the next S is under way.
-    CLARY_HD constexpr bool waits_late() const { return !direct() && head_dim == 128; }
-    CLARY_HD constexpr bool flushes_late() const { return !direct() && head_dim == 128 && key_bias; }
+    CLARY_HD constexpr bool waits_late() const { return !direct() && (fp8() ? head_dim_v : head_dim) == 128; }
+    CLARY_HD constexpr bool flushes_late() const { return waits_late() && key_bias; }
     // Warpgroups make P one after the other. (Not tried where there is an LSE.)
-    CLARY_HD constexpr bool takes_turns() const { return (direct() || head_dim != 128) && !want_lse; }
+    CLARY_HD constexpr bool takes_turns() const { return (v != gpu::Element::kS8 || head_dim != 128) && !want_lse; }
 };
 
 // A row of Q or K, a multiple of 32 bytes, is copied in boxes of 128, 64 and 32 bytes (kinds 0, 1, 2), the widest first, each

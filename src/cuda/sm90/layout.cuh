@@ -14,7 +14,7 @@
 
 namespace clary::cuda::sm90 {
 
-using T = gpu::Nvidia<gpu::kSm80>;
+using T = gpu::Nvidia<gpu::kSm89>;  // whose conversions to FP8 sm_90 has
 using gpu::SharedAddress;
 using gpu::TileRange;
 
@@ -83,18 +83,22 @@ struct Layout {
     // 8 bit: (head_dim_v, tile_k); 16 bit: (head_dim_v / 64, tile_k, 64)
     static constexpr int kValueBoxes = c.direct() ? (kDv + 63) / 64 : 1;
     static constexpr uint32_t kValueBytes = kTileK * (c.direct() ? kValueBoxes * 128 : kDv);
-    static constexpr uint32_t kWeightBytes = c.key_bias && !c.direct() ? kTileK : 0;
+    // FP8: behind V's channels 8 more, of which each is 1 at 16 of the keys, so that T has sums of P too. (Of few keys: a product
+    // drops what lies 2^-13 below its largest term, so a key of nearly all the weight would take others from its sum.)
+    static constexpr uint32_t kOnesBytes = c.fp8() ? 8 * kTileK : 0;
+    static constexpr uint32_t kWeightBytes = c.key_bias && c.v == gpu::Element::kS8 ? kTileK : 0;
     static constexpr uint32_t kScaleBytes = c.scales_keys() ? kTileK * 4 : 0;
-    static constexpr uint32_t kValues = kKeyBytes, kWeights = kValues + kValueBytes, kScales = kWeights + kWeightBytes,
-                              kConstants = kScales + kScaleBytes;
+    static constexpr uint32_t kValues = kKeyBytes, kOnes = kValues + kValueBytes, kWeights = kOnes + kOnesBytes,
+                              kScales = kWeights + kWeightBytes, kConstants = kScales + kScaleBytes;
     static constexpr uint32_t kTileBytes = aligned(kConstants + sizeof(TileConstants), 1024);
     // The same of the ring of works.
     static constexpr uint32_t kQueryBytes = kTileQ * kRowBytes;  // by box: (tile_q, width)
-    static constexpr uint32_t kRows = kQueryBytes, kWork = kRows + kTileQ * sizeof(RowConstants);
-    static constexpr uint32_t kWorkBytes = aligned(kWork + sizeof(Work), 1024);
+    static constexpr uint32_t kRows = kQueryBytes;
+    static constexpr uint32_t kWorkBytes = aligned(kRows + kTileQ * sizeof(RowConstants), 1024);
 
     static constexpr uint32_t kWorksAt = kStages * kTileBytes;
-    static constexpr uint32_t kBarriersAt = kWorksAt + kWorks * kWorkBytes;
+    static constexpr uint32_t kWorkListAt = kWorksAt + kWorks * kWorkBytes;
+    static constexpr uint32_t kBarriersAt = aligned(kWorkListAt + kWorks * sizeof(Work), 8);
     static constexpr uint32_t kOutputAt = aligned(kBarriersAt + (2 * kStages + 3 * kWorks) * 8, 128);
     static constexpr uint32_t kBytes = kOutputAt + (c.stores_directly() ? 0 : kWarpgroups * 4 * Output::kBytes);
     static_assert(kBytes <= 227 * 1024, "fits the machine");
@@ -128,7 +132,7 @@ struct Layout {
         ptx::barrier_init_done();
     }
 
-    CLARY_DEVICE static Work& work(int slot) { return at<Work>(work_at(slot) + kWork); }
+    CLARY_DEVICE static Work& work(int slot) { return (&at<Work>(kWorkListAt))[slot]; }
     CLARY_DEVICE static RowConstants& row(int slot, int row) { return (&at<RowConstants>(work_at(slot) + kRows))[row]; }
     CLARY_DEVICE static TileConstants& tile(int stage) { return at<TileConstants>(tile_at(stage) + kConstants); }
 
