@@ -3,6 +3,7 @@
 """Clary's CUDA kernels beside PyTorch's cuDNN bf16 attention on one GPU: same process, alternated.
 
     python3 bench/gpu_bench.py build/cuda/lib/libclary.so -o bench/results/h200_attention.json
+    python3 bench/gpu_bench.py build/cuda/lib/libclary.so --floors
 
 Shapes of B*S = 32768 tokens and H*D = 2048, bf16 N(0, 1). T is PyTorch's SDPA with the cuDNN backend. Every candidate
 runs 12 times back to back between two events, round by round, in another order each time: one that draws much power leaves
@@ -10,7 +11,8 @@ lower clocks to the next. Medians of 7 rounds. Each result is first compared
 with exact fp32 attention on one head. "kernel" is clary_attend on packed buffers, "call" is clary_attention. Then
 clary_quantize alone: its time against 13 bytes for each (token, channel), which has an element of Q, of K and of V. Then decode
 steps, clary_attend of one query to packed K and V: the bytes of K and V that they must read, codes, scales and digits, over
-their time, beside the rate at which PyTorch adds up as many bytes. Needs PyTorch and nothing else.
+their time, beside the rate at which PyTorch adds up as many bytes. --floors: attention alone, the shapes and recipes that have
+a floor, in two minutes, and the floors beside it. Needs PyTorch and nothing else.
 """
 
 import argparse
@@ -18,6 +20,7 @@ import contextlib
 import ctypes
 import datetime
 import json
+import math
 import os
 import random
 import statistics
@@ -31,6 +34,23 @@ from common import git_commit, load, rel_l1
 TOKENS, WIDTH = 32768, 2048  # B * S, H * D
 DECODE = [(64, 8192), (64, 32768), (1, 131072)]  # batch, keys; 32 heads, 8 of K and V, head dim 128
 CALLS, ROUNDS, WARM_UP = 12, 7, 3
+ACCURATE, FAST, FP8 = "int8_int8:accurate", "int8_int8:fast", "int8_fp8:fast"
+# What Hopper's kernels shall reach at least, in T: (head dim, S, what): {recipe: (full, causal)}.
+FLOORS = {
+    (64, 1024, "call"): {ACCURATE: (0.62, 0.50), FAST: (0.68, 0.56)},
+    (64, 4096, "kernel"): {ACCURATE: (1.12, 1.16), FAST: (1.25, 1.25)},
+    (64, 16384, "kernel"): {ACCURATE: (1.20, 1.24), FAST: (1.36, 1.36)},
+    (64, 16384, "call"): {ACCURATE: (1.12, 1.12), FAST: (1.26, 1.24)},
+    (96, 16384, "kernel"): {ACCURATE: (1.20, 1.20)},
+    (128, 1024, "call"): {ACCURATE: (0.70, 0.58), FAST: (0.78, 0.66)},
+    (128, 4096, "kernel"): {ACCURATE: (1.20, 1.30), FAST: (1.32, 1.42), FP8: (1.30, 1.38)},
+    (128, 16384, "kernel"): {ACCURATE: (1.32, 1.32), FAST: (1.45, 1.48), FP8: (1.42, 1.46),
+                             "int8_fp16:accurate": (1.12, 1.12)},
+    (128, 16384, "call"): {ACCURATE: (1.22, 1.20), FAST: (1.33, 1.35)},
+    (192, 16384, "kernel"): {ACCURATE: (1.20, 1.20)},
+    (256, 4096, "kernel"): {FP8: (1.50, 1.80)},
+    (256, 16384, "kernel"): {ACCURATE: (1.15, 1.20), FP8: (1.60, 1.70)},
+}  # fmt: skip
 PROTOCOL = f"{CALLS} calls back to back between events, alternated in shuffled order, median of {ROUNDS}"
 
 
@@ -165,6 +185,27 @@ def attention_records(clary, dim: int, seq: int, causal: bool, recipes: list, ba
     return records
 
 
+def floor_records(clary, base: dict) -> list:
+    """Of every shape with a floor."""
+    records = []
+    for dim, seq in sorted({(dim, seq) for dim, seq, _ in FLOORS}):
+        recipes = sorted({r for key, floors in FLOORS.items() if key[:2] == (dim, seq) for r in floors})
+        for causal in (False, True):
+            records += attention_records(clary, dim, seq, causal, recipes, base)
+    return records
+
+
+def print_floors(records: list) -> None:
+    reached = {(r["head_dim"], r["q_len"], r["what"], r["recipe"], r["causal"]): r["ratio"] for r in records}
+    print(f"\n{'D':>4} {'S':>6} {'what':7} {'recipe':24} {'full':>16} {'causal':>16}   x T, of the floor")
+    for (dim, seq, what), floors in FLOORS.items():
+        for recipe, pair in floors.items():
+            ratios = [reached.get((dim, seq, what, recipe, causal), math.nan) for causal in (False, True)]
+            texts = [f"{ratio:5.2f} {floor:5.2f} {'' if ratio >= floor else 'below':5}"
+                     for ratio, floor in zip(ratios, pair)]  # fmt: skip
+            print(f"{dim:4} {seq:6} {what:7} {recipe:24} {texts[0]:>16} {texts[1]:>16}", flush=True)
+
+
 def quantize_records(clary, recipes: list, base: dict) -> list:
     batch, heads, seq, dim = 4, 32, 4096, 128
     q, k, v = (torch.randn(batch, heads, seq, dim, device="cuda", dtype=torch.bfloat16) for _ in range(3))
@@ -247,6 +288,7 @@ def main() -> int:
                         default=["int8_int8:accurate", "int8_int8:fast", "int8_fp16:accurate", "bf16_bf16"])  # fmt: skip
     parser.add_argument("--only", nargs="+", choices=["attention", "quantize", "decode"],
                         default=["attention", "quantize", "decode"])  # fmt: skip
+    parser.add_argument("--floors", action="store_true", help="attention alone, where it has a floor")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         print("gpu_bench: PyTorch finds no GPU")
@@ -260,8 +302,12 @@ def main() -> int:
     records = []
     masks = [m for m in (False, True) if args.causal == "both" or m == (args.causal == "causal")]
     with torch.no_grad(), sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-        if "attention" in args.only:
+        if args.floors or "attention" in args.only:
             print(f"{'D':>4} {'S':>6} {'mask':6} {'recipe':24} {'what':7} {'ms':>9} {'TOPS':>7} {'x T':>6} {'rel L1':>8}")
+        if args.floors:
+            records, args.only = floor_records(clary, base), []
+            print_floors(records)
+        if "attention" in args.only:
             for dim in args.head_dim:
                 for seq in args.seq:
                     for causal in masks:
