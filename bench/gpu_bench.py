@@ -12,7 +12,7 @@ with exact fp32 attention on one head. "kernel" is clary_attend on packed buffer
 clary_quantize alone: its time against 13 bytes for each (token, channel), which has an element of Q, of K and of V. Then decode
 steps, clary_attend of one query to packed K and V: the bytes of K and V that they must read, codes, scales and digits, over
 their time, beside the rate at which PyTorch adds up as many bytes. --floors: attention alone, the shapes and recipes that have
-a floor, in two minutes, and the floors beside it. Needs PyTorch and nothing else.
+a floor, in three minutes, and the floors beside it. Needs PyTorch and nothing else.
 """
 
 import argparse

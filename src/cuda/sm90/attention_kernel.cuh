@@ -172,13 +172,13 @@ class Attention {
                     if (!settle(stage, top)) return;
                 add_sums(stage, sums, top);
                 add_values(stage);
-                ptx::barrier_arrive_if(leads(), L::empty(stage));
             }
             if (rare || !ready) [[unlikely]] {
                 if constexpr (!kDirect && !kInParts)
                     if (!settle(stage, top)) return;
                 await_tile(stage);
             }
+            if constexpr (kInParts) ptx::barrier_arrive_if(leads(), L::empty(stage));  // nothing reads it any more
             ptx::wgmma_fence();
             multiply_keys(s);
             if constexpr (kLateFlush > 0) {
