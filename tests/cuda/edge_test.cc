@@ -72,6 +72,28 @@ TEST(CudaEdges, ForeignPackedBuffersGiveNan) {
     }
 }
 
+// More work than a GPU has multiprocessors: a block that goes on to another head takes nothing along.
+TEST(CudaEdges, NanStaysInItsHead) {
+    CLARY_SKIP_WITHOUT_GPU();
+    const Case c{
+        .name = "nan_stays", .batch = 20, .q_heads = 16, .kv_heads = 16, .q_len = 100, .kv_len = 200, .dim = 128};
+    Problem problem(c);
+    const auto poisoned = [](int64_t b, int64_t h) { return (b + h) % 2 == 0; };
+    for (int64_t b = 0; b < c.batch; ++b)
+        for (int64_t h = 0; h < c.kv_heads; ++h)
+            if (poisoned(b, h)) problem.set(problem.params.v, {b, h, 9, 7}, std::numeric_limits<float>::quiet_NaN());
+    for (const char* recipe : {"int8_int8", "int8_int8:fast", "int8_fp8", "int8_fp8:fast", "int8_fp16", "bf16_bf16"}) {
+        SCOPED_TRACE(recipe);
+        run_one_shot(&problem, with(problem, recipe, "cuda"));
+        const Output result = problem.output();
+        const auto row = static_cast<size_t>(c.dim);
+        for (size_t i = 0; i < result.out.size(); ++i) {
+            const auto head = static_cast<int64_t>(i / row) / c.q_len;
+            ASSERT_EQ(std::isnan(result.out[i]), poisoned(head / c.q_heads, head % c.q_heads)) << "element " << i;
+        }
+    }
+}
+
 // kv_lengths in device memory may be longer than what is packed: they are clamped.
 TEST(CudaEdges, LengthsAreClamped) {
     CLARY_SKIP_WITHOUT_GPU();

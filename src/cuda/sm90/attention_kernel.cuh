@@ -337,6 +337,10 @@ class Attention {
                 if (marks.flags & TileConstants::kEnd) return false;
                 clear_out();
                 start_rows();
+                if constexpr (c.fp8()) {  // its late part joins O once more, and 0 times NaN would stay there
+                    CLARY_UNROLL
+                    for (int i = kEarlyFlush; i < kEarlyFlush + kLateFlush; ++i) t_[i] = 0;
+                }
             }
             if constexpr (kHasUnits) change_unit(L::tile(stage).value_scale);
             CLARY_UNROLL
