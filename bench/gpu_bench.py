@@ -185,14 +185,11 @@ def attention_records(clary, dim: int, seq: int, causal: bool, recipes: list, ba
     return records
 
 
-def floor_records(clary, base: dict) -> list:
-    """Of every shape with a floor."""
-    records = []
-    for dim, seq in sorted({(dim, seq) for dim, seq, _ in FLOORS}):
-        recipes = sorted({r for key, floors in FLOORS.items() if key[:2] == (dim, seq) for r in floors})
-        for causal in (False, True):
-            records += attention_records(clary, dim, seq, causal, recipes, base)
-    return records
+def floor_shapes() -> list:
+    """Head dim, S and recipes of everything that has a floor."""
+    shapes = sorted({(dim, seq) for dim, seq, _ in FLOORS})
+    return [(dim, seq, sorted({r for key, floors in FLOORS.items() if key[:2] == (dim, seq) for r in floors}))
+            for dim, seq in shapes]  # fmt: skip
 
 
 def print_floors(records: list) -> None:
@@ -300,21 +297,20 @@ def main() -> int:
     print(f"{name}, PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}; "
           f"{clary.build_info()}\n{PROTOCOL}; T: cudnn_bf16")  # fmt: skip
     records = []
+    only = ["attention"] if args.floors else args.only
+    shapes = floor_shapes() if args.floors else [(d, s, args.recipes) for d in args.head_dim for s in args.seq]
     masks = [m for m in (False, True) if args.causal == "both" or m == (args.causal == "causal")]
     with torch.no_grad(), sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-        if args.floors or "attention" in args.only:
+        if "attention" in only:
             print(f"{'D':>4} {'S':>6} {'mask':6} {'recipe':24} {'what':7} {'ms':>9} {'TOPS':>7} {'x T':>6} {'rel L1':>8}")
+            for dim, seq, recipes in shapes:
+                for causal in masks:
+                    records += attention_records(clary, dim, seq, causal, recipes, base)
         if args.floors:
-            records, args.only = floor_records(clary, base), []
             print_floors(records)
-        if "attention" in args.only:
-            for dim in args.head_dim:
-                for seq in args.seq:
-                    for causal in masks:
-                        records += attention_records(clary, dim, seq, causal, args.recipes, base)
-        if "quantize" in args.only:
+        if "quantize" in only:
             records += quantize_records(clary, args.recipes, base)
-        if "decode" in args.only:
+        if "decode" in only:
             for batch, keys in DECODE:
                 records += decode_records(clary, batch, keys, args.recipes, base)
     if args.output:

@@ -21,20 +21,6 @@ enum Part { kProducts = 1, kStores = 2, kVectors = 4 };
 
 alignas(4096) char memory[20480];
 
-template <int c>
-void products(const char* from) {
-    asm volatile(
-        "tileloadd (%0,%1,1), %%tmm4\n tilezero %%tmm%c2\n tilezero %%tmm%c3\n tdpbssd %%tmm6, %%tmm4, %%tmm%c2\n"
-        "tdpbssd %%tmm7, %%tmm4, %%tmm%c3" ::"r"(from),
-        "r"(int64_t{64}), "i"(c), "i"(c + 1)
-        : "memory");
-}
-template <int c>
-void stores(char* to) {
-    asm volatile("tilestored %%tmm%c2, (%0,%1,1)\n tilestored %%tmm%c3, 64(%0,%1,1)" ::"r"(to), "r"(int64_t{128}),
-                 "i"(c), "i"(c + 1)
-                 : "memory");
-}
 // Four maxima in turn: one would be a chain that takes four cycles each.
 void vectors(const char* from, char* to) {
     for (int i = 0; i < 4; ++i, from += 512, to += 256)
@@ -47,10 +33,12 @@ void vectors(const char* from, char* to) {
             : "memory", "xmm1", "xmm10", "xmm11", "xmm12", "xmm13");
 }
 
+// c: the sums that are made; the others are stored.
 template <int parts, int c>
-void half() {
-    if constexpr ((parts & kProducts) != 0) products<c>(memory);
-    if constexpr ((parts & kStores) != 0) stores<2 - c>(memory + 4096);
+void one_round() {
+    const auto words = [](int byte) { return reinterpret_cast<int32_t*>(memory + byte); };
+    if constexpr ((parts & kProducts) != 0) amx::Tiles::multiply_s8_s8(c, memory, amx::Tiles::kStepBytes, words(0), 1);
+    if constexpr ((parts & kStores) != 0) amx::Tiles::store(1 - c, words(4096));
     if constexpr ((parts & kVectors) != 0) vectors(memory + 8192, memory + 16384);
 }
 
@@ -71,7 +59,7 @@ void rounds(benchmark::State& state) {
     asm volatile("kmovq %0, %%k1\n vmovdqa64 (%1), %%zmm31" ::"r"(0x3333333333333333), "r"(memory) : "xmm31");
     double ghz = 0;
     for (auto _ : state) {
-        for (int i = 0; i < kRounds / 2; ++i) half<parts, 0>(), half<parts, 2>();
+        for (int i = 0; i < kRounds / 2; ++i) one_round<parts, 0>(), one_round<parts, 1>();
         ghz += clock();
     }
     state.counters["ns"] = benchmark::Counter(static_cast<double>(state.iterations()) * kRounds * 1e-9,

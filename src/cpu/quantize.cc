@@ -87,6 +87,18 @@ struct Sections {
     uint8_t* v_weight;
 };
 
+// Asks for pages of 2 MiB where packed K and V will lie, before they are written: with pages of 4 KiB a step of decoding waits for
+// page tables as well as for the keys. Only a hint, and only for whole pages of the buffer.
+void ask_for_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] int64_t bytes) {
+#ifdef MADV_HUGEPAGE
+    constexpr uintptr_t kPage = uintptr_t{2} << 20;
+    const auto at = reinterpret_cast<uintptr_t>(memory);
+    const uintptr_t begin = (at + kPage - 1) / kPage * kPage,
+                    end = (at + static_cast<uintptr_t>(bytes)) / kPage * kPage;
+    if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#endif
+}
+
 class Quantizer {
   public:
     // `vectors`: the packed K and V whose c_k, c_q and q_base count.
@@ -107,7 +119,10 @@ class Quantizer {
           buffers_(tier, desc_, call.context.threads(), call.workspace) {}
 
     void quantize() {
-        if (packed_kv_) set_lengths();
+        if (packed_kv_) {
+            ask_for_huge_pages(packed_kv_, kv_layout_.bytes);
+            set_lengths();
+        }
         const int64_t heads = desc_.batch * desc_.kv_heads;
         const int threads = call_.context.threads();
         // Head by head each pass finds in the cache what the one before has read. Few heads are shared by all threads.
@@ -558,18 +573,6 @@ class Quantizer {
     const Buffers buffers_;
 };
 
-// Asks for pages of 2 MiB where packed K and V will lie, before they are written: with pages of 4 KiB a step of decoding waits for
-// page tables as well as for the keys. Only a hint, and only for whole pages of the buffer.
-void ask_for_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] int64_t bytes) {
-#ifdef MADV_HUGEPAGE
-    constexpr uintptr_t kPage = uintptr_t{2} << 20;
-    const auto at = reinterpret_cast<uintptr_t>(memory);
-    const uintptr_t begin = (at + kPage - 1) / kPage * kPage,
-                    end = (at + static_cast<uintptr_t>(bytes)) / kPage * kPage;
-    if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-#endif
-}
-
 }  // namespace
 
 int64_t quantize_workspace(const Tier& tier, const AttentionDesc& desc, const Context& context) {
@@ -578,7 +581,6 @@ int64_t quantize_workspace(const Tier& tier, const AttentionDesc& desc, const Co
 
 Status quantize(const Tier& tier, const Call& call, int64_t kv_capacity, void* packed_q, void* packed_kv,
                 const void* ready) {
-    if (packed_kv) ask_for_huge_pages(packed_kv, packed_kv_layout(call.desc, kv_capacity).bytes);
     Quantizer(tier, call, kv_capacity, packed_q, packed_kv, packed_kv ? packed_kv : const_cast<void*>(ready))
         .quantize();
     return Status::ok();
