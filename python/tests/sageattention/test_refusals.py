@@ -245,7 +245,7 @@ def test_a_recipe_of_ones_own(device):
 
     tensors = make(device=device)
     out = sageattn_qk_int8_pv_fp8_cuda(*tensors, recipe="int8_fp16:fast")
-    assert clary.last_kernel().endswith("int8_fp16")
+    assert "int8_fp16" in clary.last_kernel()
     assert torch.equal(out, sageattn(*tensors, recipe="int8_fp16:fast"))
     with pytest.raises(NotImplementedError, match="int8_fp8"):
         sageattn(*make(), recipe="int8_fp8")

@@ -67,14 +67,14 @@ class Attention {
             constexpr uint32_t kWords = L::kWeightBytes / 4;
             if (params.attention.v_weight == nullptr)  // every key counts the same: 15 of 15
                 for (uint32_t i = threadIdx.x; i < L::kStages * kWords; i += blockDim.x)
-                    T::store(SharedAddress{L::tile_at(static_cast<int>(i / kWords)) + L::kWeights + i % kWords * 4},
+                    T::store(SharedAddress{i / kWords * L::kTileBytes + L::kWeights + i % kWords * 4},
                              0x01010101u * numerics::kWeightUnit);
         }
         if constexpr (L::kOnesBytes > 0) {
             constexpr uint32_t kWords = L::kOnesBytes / 4;
             // (Swizzled: where bytes 16 i .. of channel i lie.)
             for (uint32_t i = threadIdx.x; i < L::kStages * kWords; i += blockDim.x)
-                T::store(SharedAddress{L::tile_at(static_cast<int>(i / kWords)) + L::kOnes + i % kWords * 4},
+                T::store(SharedAddress{i / kWords * L::kTileBytes + L::kOnes + i % kWords * 4},
                          i * 4 % kTileK < 16 ? 0x01010101u * numerics::E4m3::from_float(1).bits : 0u);
             ptx::stores_before_products();
         }
@@ -90,6 +90,8 @@ class Attention {
 
   private:
     static constexpr float kInfinity = __builtin_huge_valf();
+    // The maximum of a tile without visible keys, and R before the first key: finite, so that weights and rescaling are 0.
+    static constexpr float kNoScore = -3.4e38f, kNoReference = -3.3e38f;
     static constexpr int kTurn = 1;  // a warpgroup's turn to make P: named barriers kTurn + warpgroup
     // P where x is m, or R. To be far from fp16's subnormals, P of fp16 uses what its range has above the slack.
     static constexpr gpu::PTop kPTop = c.v == gpu::Element::kF16 ? gpu::PTop{128.0f, 7.0f} : gpu::p_top(c.v);
@@ -128,59 +130,55 @@ class Attention {
         // Warpgroup 0 is first.
         if (c.takes_turns() && group_ == 1) ptx::group_arrive<L::kConsumers>(kTurn);
         Scores s;
-        ptx::barrier_wait(L::work_full(0), 0);
-        ptx::barrier_wait(L::full(0), 0);
+        ptx::barrier_wait(L::work_full(works_.at()), 0);
+        ptx::barrier_wait(L::full(tiles_.at()), 0);
         ptx::wgmma_fence();
         multiply_keys(s);
+        TileConstants::Marks marks = L::tile(tiles_.at()).marks;
+        float factor[2][2];  // [row][64 keys], base 2 per unit of S
+        factors(tiles_.at(), factor);
         ptx::wgmma_commit();  // no P yet: a group of nothing
         for (;;) {
-            const int stage = tiles_.stage();
-            const uint32_t flags = L::tile(stage).marks.flags;
-            float factor[2][2];  // [row][64 keys], base 2 per unit of S
-            factors(stage, factor);
-            ptx::wgmma_wait<kInParts ? 0 : 1>();  // T of the tile before may be under way
-            ptx::pin(s);
-            if constexpr (c.scales_keys()) {
-                if (flags & TileConstants::kLoud) [[unlikely]]
-                    add_loud_bias(stage, s);
-                scale_keys(stage, s);
-                if ((flags & TileConstants::plain(group_)) == 0) [[unlikely]]
-                    mask(L::tile(stage).index * kTileK, s);
-            } else if ((flags & (TileConstants::plain(group_) | TileConstants::kLoud)) != TileConstants::plain(group_))
-                [[unlikely]] {
-                if (c.key_bias && flags & TileConstants::kLoud) add_loud_bias(stage, s);
-                if ((flags & TileConstants::plain(group_)) == 0) mask(L::tile(stage).index * kTileK, s);
-            }
-            float top[2];  // maxima of base-2 scores
-            row_maxima(s, factor, top);
-
-            // (Late is in both branches of the next line: else ptxas would wait before it looks for the maxima.)
-            if constexpr (!c.waits_late() && !kInParts) await_values(stage);
-            float rise[2];  // where the tile's maximum lies above R, in base 2
-            if constexpr (kDirect)
-                if (!settle(stage, top, rise)) return;
-            if constexpr (c.takes_turns()) ptx::group_sync<L::kConsumers>(kTurn + group_);
+            const uint32_t stage = tiles_.at();
+            const bool plain =
+                (marks.flags & (TileConstants::plain(group_) | TileConstants::kLoud)) == TileConstants::plain(group_);
+            float top[2];      // maxima of base-2 scores
+            bool rare, ready;  // settle() or a next work is due; the next tile is there
             TileSums sums;
-            if ((flags & TileConstants::plain(group_)) == 0) [[unlikely]]
-                sums = flush_and_make_p<true>(stage, s, factor, top);
-            else
-                sums = flush_and_make_p<false>(stage, s, factor, top);
-            if constexpr (c.takes_turns()) ptx::group_arrive<L::kConsumers>(kTurn + 1 - group_);
+            const auto look = [&](auto masked) { rare = find_maxima<masked>(stage, marks, s, factor, top); };
+            const auto make = [&](auto masked) {
+                sums = flush_and_make_p<masked>(stage, marks, s, factor, top, ready);
+            };
+            const auto both = [&](const auto& run) { plain ? run(std::false_type()) : run(std::true_type()); };
+            if constexpr (kDirect) {
+                both(look);
+                await_values(marks.flags);
+                if (rare) [[unlikely]]
+                    if (!settle(stage, top)) return;
+                both(make);
+            } else if constexpr (c.splits_tile()) {
+                both(look);
+                both(make);
+            } else {
+                // (One block of instructions from S to P, the branch before it where S is awaited.)
+                both([&](auto masked) {
+                    look(masked);
+                    make(masked);
+                });
+            }
             tiles_ = tiles_.next();
-            const bool ready = ptx::barrier_test(L::full(tiles_.stage()), tiles_.parity());
-            if constexpr (!kDirect)
-                if (!settle(stage, top, rise)) return;
             if constexpr (kInParts) {
-                add_sums(stage, sums, rise);
+                if (rare) [[unlikely]]
+                    if (!settle(stage, top)) return;
+                add_sums(stage, sums, top);
                 add_values(stage);
             }
-            if (L::tile(stage).marks.flags & TileConstants::kLast) [[unlikely]] {
-                works_ = works_.next();
-                ptx::barrier_wait(L::work_full(works_.stage()), works_.parity());
+            if (rare || !ready) [[unlikely]] {
+                if constexpr (!kDirect && !kInParts)
+                    if (!settle(stage, top)) return;
+                await_tile(stage);
             }
-            if constexpr (kInParts) ptx::barrier_arrive_if(leads(), L::empty(stage));
-            if (!ready) [[unlikely]]
-                ptx::barrier_wait(L::full(tiles_.stage()), tiles_.parity());
+            if constexpr (kInParts) ptx::barrier_arrive_if(leads(), L::empty(stage));  // nothing reads it any more
             ptx::wgmma_fence();
             multiply_keys(s);
             if constexpr (kLateFlush > 0) {
@@ -188,10 +186,11 @@ class Attention {
                 ptx::pin(t_);
                 ptx::wgmma_fence();
             }
-            if constexpr (!kInParts) {
-                multiply_values(stage);
-                add_sums(stage, sums, rise);
-            }
+            // For the next tile, while S is made: a warp that issues P V waits until the tensor cores take it.
+            if constexpr (!kInParts) add_sums(stage, sums, top);
+            marks = L::tile(tiles_.at()).marks;
+            factors(tiles_.at(), factor);
+            if constexpr (!kInParts) multiply_values(stage);
         }
     }
 
@@ -200,7 +199,7 @@ class Attention {
         unit_ = 1;
         CLARY_UNROLL
         for (int r = 0; r < 2; ++r) {
-            reference_[r] = -kInfinity;
+            reference_[r] = kNoReference;
             sum_[r] = exact_sum_[r] = flush_[r] = 0;
         }
     }
@@ -213,7 +212,7 @@ class Attention {
     // -- products --
     // Between a fence and waits. Of the tile at tiles_:
     CLARY_DEVICE void multiply_keys(Scores& s) const {
-        const uint32_t tile = L::base() + L::tile_at(tiles_.stage()), work = L::base() + L::work_at(works_.stage());
+        const uint32_t tile = L::base() + tiles_.at(), work = L::base() + works_.at();
         static_for<L::kRowBytes / 32>([&](auto step) {
             constexpr int kByte = 32 * step;
             constexpr RowBox kBox = row_box(L::kRowBytes, kByte);
@@ -225,8 +224,8 @@ class Attention {
         ptx::wgmma_commit();
     }
     // (FP8: and the eight channels behind the part; those behind the last are ones.)
-    CLARY_DEVICE void multiply_values(int stage, int part = 0) {
-        const uint32_t tile = L::base() + L::tile_at(stage);
+    CLARY_DEVICE void multiply_values(uint32_t stage, int part = 0) {
+        const uint32_t tile = L::base() + stage;
         if constexpr (kDirect) {
             const ptx::Matrix v = ptx::matrix_by_depth<kTileK>(tile) + L::kValues;
             CLARY_UNROLL
@@ -243,7 +242,7 @@ class Attention {
         ptx::wgmma_commit();
     }
     // O takes T of a tile, part by part.
-    CLARY_DEVICE void add_values(int stage) {
+    CLARY_DEVICE void add_values(uint32_t stage) {
         CLARY_UNROLL
         for (int part = 0; part < kParts; ++part) {
             ptx::wgmma_fence();
@@ -256,12 +255,12 @@ class Attention {
         }
     }
     // -- S becomes base-2 scores relative to their row's maximum: log2 of what P will be, before rounding --
-    CLARY_DEVICE void factors(int stage, float (&factor)[2][2]) const {
+    CLARY_DEVICE void factors(uint32_t stage, float (&factor)[2][2]) const {
         const float* const scales = L::tile(stage).key_scale + quad();
         const float keys[2] = {c.scales_keys() ? 1.0f : scales[0], c.scales_keys() ? 1.0f : scales[4]};
         CLARY_UNROLL
         for (int r = 0; r < 2; ++r) {
-            const float own = L::row(works_.stage(), row_in_block(r)).factor;
+            const float own = L::row(works_.at(), row_in_block(r)).factor;
             factor[r][0] = own * keys[0];
             factor[r][1] = own * keys[1];
         }
@@ -270,8 +269,8 @@ class Attention {
         float a, b;
     };
     // Each score becomes the bits of a float, times its key's scale.
-    CLARY_DEVICE void scale_keys(int stage, Scores& s) const {
-        const SharedAddress first{L::tile_at(stage) + L::kScales + static_cast<uint32_t>(quad() * 8)};
+    CLARY_DEVICE void scale_keys(uint32_t stage, Scores& s) const {
+        const SharedAddress first{stage + L::kScales + static_cast<uint32_t>(quad() * 8)};
         CLARY_UNROLL
         for (int n = 0; n < kTileK / 8; ++n) {
             const Pair scales = T::load<Pair>(first + static_cast<uint32_t>(32 * n));
@@ -283,6 +282,24 @@ class Attention {
     CLARY_DEVICE static float value_of(int32_t score) {
         return c.scales_keys() ? __int_as_float(score) : static_cast<float>(score);
     }
+    // S is there; its rows' maxima. True where a work begins or ends, or R moves: a rise by more than the slack, or NaN.
+    template <bool masked>
+    CLARY_DEVICE bool find_maxima(uint32_t stage, const TileConstants::Marks& marks, Scores& s,
+                                  const float (&factor)[2][2], float (&top)[2]) const {
+        ptx::wgmma_wait<kInParts ? 0 : 1>();  // T of the tile before may be under way
+        ptx::pin(s);
+        if constexpr (masked && c.key_bias)
+            if (marks.flags & TileConstants::kLoud) add_loud_bias(stage, s);
+        if constexpr (c.scales_keys()) scale_keys(stage, s);
+        if constexpr (masked) mask(L::tile(stage).index * kTileK, s);
+        row_maxima<masked>(s, factor, top);
+        bool usual = (marks.flags & (TileConstants::kFirst | TileConstants::kLast)) == 0;
+        CLARY_UNROLL
+        for (int r = 0; r < 2; ++r) usual = usual && top[r] + marks.base - reference_[r] <= kSlack;
+        if constexpr (kHasUnits) usual = usual && L::tile(stage).value_scale == unit_;
+        return T::any(!usual);
+    }
+    template <bool masked>
     CLARY_DEVICE static void row_maxima(const Scores& s, const float (&factor)[2][2], float (&top)[2]) {
         if constexpr (c.scales_keys()) {
             CLARY_UNROLL
@@ -294,10 +311,10 @@ class Attention {
                     high[1] = T::max(high[1], value_of(s[i + 1]));
                 }
                 const float highest = T::max(high[0], high[1]);
-                top[r] = highest == -kInfinity ? highest : highest * factor[r][0];
+                top[r] = masked && highest == -kInfinity ? kNoScore : highest * factor[r][0];
             }
         } else {
-            integer_maxima(s, factor, top);
+            integer_maxima<masked>(s, factor, top);
         }
         CLARY_UNROLL
         for (int lanes = 1; lanes <= 2; lanes *= 2) {
@@ -306,6 +323,7 @@ class Attention {
             top[1] = T::max(top[1], other[1]);
         }
     }
+    template <bool masked>
     CLARY_DEVICE static void integer_maxima(const Scores& s, const float (&factor)[2][2], float (&top)[2]) {
         int32_t high[2][2] = {{kMasked, kMasked}, {kMasked, kMasked}};
         CLARY_UNROLL
@@ -317,35 +335,27 @@ class Attention {
         CLARY_UNROLL
         for (int r = 0; r < 2; ++r) CLARY_UNROLL
         for (int g = 0; g < 2; ++g)
-            scaled[r][g] = high[r][g] == kMasked ? -kInfinity : static_cast<float>(high[r][g]) * factor[r][g];
+            scaled[r][g] = masked && high[r][g] == kMasked ? kNoScore : static_cast<float>(high[r][g]) * factor[r][g];
         top[0] = T::max(scaled[0][0], scaled[0][1]);
         top[1] = T::max(scaled[1][0], scaled[1][1]);
     }
     // R of the tile's rows; the first of a work ends the work before. False: there was no more work.
-    CLARY_DEVICE bool settle(int stage, const float (&top)[2], float (&rise)[2]) {
-        // (Read again rather than kept: registers are short.)
-        const TileConstants::Marks marks = L::tile(stage).marks;
-        CLARY_UNROLL
-        for (int r = 0; r < 2; ++r) rise[r] = top[r] + marks.base - reference_[r];
-        // (Unusual: a first tile, a rise by more than the slack, NaN, or no key seen before either.)
-        bool usual = rise[0] <= kSlack && rise[1] <= kSlack;
-        if constexpr (kHasUnits) usual = usual && L::tile(stage).value_scale == unit_;
-        if (T::any(!usual) || (marks.flags & TileConstants::kFirst)) [[unlikely]] {
-            if (marks.flags & TileConstants::kFirst) {  // O of the work before is complete
-                flush<kLateFlush>(kEarlyFlush);
-                if ((marks.flags & TileConstants::kVeryFirst) == 0) finish(works_.before().stage());
-                if (marks.flags & TileConstants::kEnd) return false;
-                clear_out();
-                start_rows();
-                if constexpr (c.fp8()) {  // its late part joins O once more, and 0 times NaN would stay there
-                    CLARY_UNROLL
-                    for (int i = kEarlyFlush; i < kEarlyFlush + kLateFlush; ++i) t_[i] = 0;
-                }
+    CLARY_DEVICE bool settle(uint32_t stage, const float (&top)[2]) {
+        const uint32_t flags = L::tile(stage).marks.flags;
+        if (flags & TileConstants::kFirst) {  // O of the work before is complete
+            flush<kLateFlush>(kEarlyFlush);
+            if ((flags & TileConstants::kVeryFirst) == 0) finish(works_.before().at());
+            if (flags & TileConstants::kEnd) return false;
+            clear_out();
+            start_rows();
+            if constexpr (c.fp8()) {  // its late part joins O once more, and 0 times NaN would stay there
+                CLARY_UNROLL
+                for (int i = kEarlyFlush; i < kEarlyFlush + kLateFlush; ++i) t_[i] = 0;
             }
-            if constexpr (kHasUnits) change_unit(L::tile(stage).value_scale);
-            CLARY_UNROLL
-            for (int r = 0; r < 2; ++r) rise[r] = move_reference(r, top[r], marks.base);
         }
+        if constexpr (kHasUnits) change_unit(L::tile(stage).value_scale);
+        CLARY_UNROLL
+        for (int r = 0; r < 2; ++r) move_reference(r, top[r] + L::tile(stage).marks.base);
         return true;
     }
     // V's scale of a tile, a power of two, is 1 unless V leaves fp16's range: O is in units of the latest one.
@@ -355,31 +365,25 @@ class Attention {
         for (int i = 0; i < kDv / 2; ++i) out_[i] *= rescale;
         unit_ = unit;
     }
-    // R moves to a first tile, and where the maximum lies far above it. How far above R the maximum lies then.
-    CLARY_DEVICE float move_reference(int r, float top, float base) {
-        const float lift = kDirect ? ::ceilf(top + base) : top + base, before = reference_[r];
-        if (top == -kInfinity) return -kInfinity;  // no key seen
-        const bool first = before == -kInfinity, jump = lift - before > kSlack;
-        if (!first && !jump) return lift - before;
-        reference_[r] = lift;
-        if (!first) {
-            const float rescale = T::exp2(before - lift);
-            sum_[r] *= rescale;
-            exact_sum_[r] *= rescale;
-            flush_[r] *= rescale;
-            CLARY_UNROLL
-            for (int i = 2 * r; i < kDv / 2; i += 4) {
-                out_[i] *= rescale;
-                out_[i + 1] *= rescale;
-            }
+    // R moves to a first tile, and where the maximum lies far above it (or is NaN).
+    CLARY_DEVICE void move_reference(int r, float lift) {
+        const float before = reference_[r], to = kDirect ? ::ceilf(lift) : lift;
+        if (to - before <= kSlack) return;
+        reference_[r] = to;
+        const float rescale = T::exp2(before - to);
+        sum_[r] *= rescale;
+        exact_sum_[r] *= rescale;
+        flush_[r] *= rescale;
+        CLARY_UNROLL
+        for (int i = 2 * r; i < kDv / 2; i += 4) {
+            out_[i] *= rescale;
+            out_[i + 1] *= rescale;
         }
-        return lift - lift;  // 0, or NaN
     }
 
     // Rows whose repeat is 0 have no digits in S (see gpu/attention/attention_kernel.h): their bias joins it here.
-    CLARY_DEVICE void add_loud_bias(int stage, Scores& s) const {
-        const float loud[2] = {L::row(works_.stage(), row_in_block(0)).loud,
-                               L::row(works_.stage(), row_in_block(1)).loud};
+    CLARY_DEVICE void add_loud_bias(uint32_t stage, Scores& s) const {
+        const float loud[2] = {L::row(works_.at(), row_in_block(0)).loud, L::row(works_.at(), row_in_block(1)).loud};
         CLARY_UNROLL
         for (int n = 0; n < kTileK / 8; ++n) CLARY_UNROLL
         for (int j = 0; j < 2; ++j) {
@@ -389,7 +393,7 @@ class Attention {
             const auto byte = static_cast<uint32_t>(key * kBox.width() + kFirst - kBox.begin);
             // The swizzle moves pieces of 16 bytes within their row; pairs stay together, and their sum does not care which
             // half comes first.
-            const SharedAddress digits{L::tile_at(stage) + kTileK * kBox.begin +
+            const SharedAddress digits{stage + kTileK * kBox.begin +
                                        (byte ^ (byte / 128 % (kBox.width() / 16) & ~1u) * 16)};
             int units = 0;
             CLARY_UNROLL
@@ -404,7 +408,7 @@ class Attention {
         CLARY_UNROLL
         for (int r = 0; r < 2; ++r) {
             const int first = first_key + quad() * 2;
-            const gpu::VisibleKeys seen = L::row(works_.stage(), row_in_block(r)).keys,
+            const gpu::VisibleKeys seen = L::row(works_.at(), row_in_block(r)).keys,
                                    keys{seen.begin - first, seen.end - first, seen.keep - first};
             CLARY_UNROLL
             for (int n = 0; n < kTileK / 8; ++n) CLARY_UNROLL
@@ -420,26 +424,27 @@ class Attention {
     // -- P to its type, in the order of V's keys, and its row sums; beside it O takes T of the tile before: one block of
     // instructions, in which products of floats and conversions fill the gaps between exponentials --
     // T of the tile before is there, and its stage is free.
-    CLARY_DEVICE void await_values(int stage) {
+    CLARY_DEVICE void await_values(uint32_t flags) {
         ptx::wgmma_wait<0>();
         if constexpr (kDirect)
             ptx::pin(out_);
         else
             ptx::pin(t_);
-        ptx::barrier_arrive_if((L::tile(stage).marks.flags & TileConstants::kVeryFirst) == 0 && leads(),
-                               L::empty(tiles_.before().stage()));
+        ptx::barrier_arrive_if((flags & TileConstants::kVeryFirst) == 0 && leads(), L::empty(tiles_.before().at()));
     }
-    // The runs of both halves in turn: ptxas then leaves conversions between exponentials up to the end (7 % of this block;
-    // docs/kernels/sm90.md). Sums of floats have an order of their own.
-    CLARY_HD static constexpr int run_at(int step) { return c.want_lse ? step : step / 2 + step % 2 * (kRuns / 2); }
+    // Each third run: ptxas then leaves conversions between exponentials up to the end (docs/kernels/sm90.md). Sums of floats
+    // have an order of their own.
+    CLARY_HD static constexpr int run_at(int step) { return c.want_lse ? step : step * 3 % kRuns; }
     template <bool masked>
-    CLARY_DEVICE TileSums flush_and_make_p(int stage, const Scores& s, const float (&factor)[2][2],
-                                           const float (&top)[2]) {
-        if constexpr (c.waits_late()) await_values(stage);
+    CLARY_DEVICE TileSums flush_and_make_p(uint32_t stage, const TileConstants::Marks& marks, const Scores& s,
+                                           const float (&factor)[2][2], const float (&top)[2], bool& ready) {
+        if constexpr (!kDirect && !kInParts) await_values(marks.flags);
+        const auto next = tiles_.next();
+        if constexpr (c.takes_turns()) ptx::group_sync<L::kConsumers>(kTurn + group_);
         float shift[2] = {kPTop.log2 - top[0], kPTop.log2 - top[1]};
         if constexpr (kDirect) {
             CLARY_UNROLL
-            for (int r = 0; r < 2; ++r) shift[r] = kPTop.log2 + (L::tile(stage).marks.base - reference_[r]);
+            for (int r = 0; r < 2; ++r) shift[r] = kPTop.log2 + (marks.base - reference_[r]);
         }
         TileSums sums;
         CLARY_UNROLL
@@ -448,7 +453,7 @@ class Attention {
             uint32_t weights = 0x01010101u * numerics::kWeightUnit;
             if constexpr (L::kWeightBytes > 0)
                 weights = T::load<uint32_t>(
-                    SharedAddress{L::tile_at(stage) + L::kWeights + static_cast<uint32_t>(16 * run + quad() * 4)});
+                    SharedAddress{stage + L::kWeights + static_cast<uint32_t>(16 * run + quad() * 4)});
             const auto score = [&](int r, int j) { return s[8 * run + 2 * r + j % 2 + j / 2 * 4]; };
             float e[2][4];
             CLARY_UNROLL
@@ -495,21 +500,31 @@ class Attention {
             flush<kEarlyFlush / kRuns>(step * (kEarlyFlush / kRuns));
         }
         if constexpr (!kInParts) flush_sums();
+        ready = ptx::barrier_test(L::full(next.at()), next.parity());
         CLARY_UNROLL
         for (int k = 0; k < kSteps; ++k) ptx::pin(p_bits_[k]);
+        if constexpr (c.takes_turns()) ptx::group_arrive<L::kConsumers>(kTurn + 1 - group_);
         return sums;
     }
+    // The tile at tiles_, the one behind `stage`, is there.
+    CLARY_DEVICE void await_tile(uint32_t stage) {
+        if (L::tile(stage).marks.flags & TileConstants::kLast) {
+            works_ = works_.next();
+            ptx::barrier_wait(L::work_full(works_.at()), works_.parity());
+        }
+        ptx::barrier_wait(L::full(tiles_.at()), tiles_.parity());
+    }
     // To rows' sums; c of the tile, for them and for O.
-    CLARY_DEVICE void add_sums(int stage, const TileSums& sums, const float (&rise)[2]) {
+    CLARY_DEVICE void add_sums(uint32_t stage, const TileSums& sums, const float (&top)[2]) {
         constexpr float kUnit = c.fp8() ? 1.0f : 1.0f / numerics::kWeightUnit;
-        const float value_scale = c.fp8() ? 1.0f : L::tile(stage).value_scale;
+        const float base = L::tile(stage).marks.base, value_scale = c.fp8() ? 1.0f : L::tile(stage).value_scale;
         CLARY_UNROLL
         for (int r = 0; r < 2; ++r) {
             if constexpr (kDirect) {
                 sum_[r] += sums.whole[r];
                 if constexpr (c.want_lse) exact_sum_[r] += sums.exact[r];
             } else {
-                const float weight = T::exp2(rise[r]);
+                const float weight = T::exp2(top[r] + base - reference_[r]);
                 if constexpr (!c.fp8()) sum_[r] = T::fma(static_cast<float>(sums.whole[r]) * kUnit, weight, sum_[r]);
                 if constexpr (c.want_lse) exact_sum_[r] = T::fma(sums.exact[r] * kUnit, weight, exact_sum_[r]);
                 flush_[r] = weight * value_scale;
@@ -534,7 +549,7 @@ class Attention {
     }
 
     // -- results --
-    CLARY_DEVICE void finish(int slot) {
+    CLARY_DEVICE void finish(uint32_t slot) {
         const Work& work = L::work(slot);
         const AttentionDesc& desc = p_.desc;
         if ((kDirect || c.fp8()) && !work.reads) clear_out();  // P of 0 met whatever lay in V's place
@@ -543,8 +558,9 @@ class Attention {
         for (int r = 0; r < 2; ++r) {
             const RowConstants& row = L::row(slot, row_in_block(r));
             const float l = T::row_sum(sum_[r]), sum = c.want_lse ? T::row_sum(exact_sum_[r]) : l;
-            const gpu::RowResult result = gpu::row_result<T>(l, sum / kPTop.value, reference_[r], row.shift, desc.sinks,
-                                                             row.row.head, work.valid);
+            const gpu::RowResult result =
+                gpu::row_result<T>(l, sum / kPTop.value, reference_[r] == kNoReference ? -kInfinity : reference_[r],
+                                   row.shift, desc.sinks, row.row.head, work.valid);
             inverse[r] = kHasUnits ? result.inverse * unit_ : result.inverse;
             share[r] = result.share;
             if (c.want_lse && row_in_block(r) < work.rows && quad() == 0)
@@ -581,11 +597,11 @@ class Attention {
     const gpu::AttentionParams& p_;
     const int group_;  // warpgroup of the thread
     const unsigned id_;
-    Ring<L::kStages> tiles_;
-    Ring<L::kWorks> works_;  // that S belongs to
+    typename L::Tiles tiles_;
+    typename L::Works works_;  // that S belongs to
 
     // Of the lane's two rows.
-    float reference_[2];  // R; -inf before the first tile with a visible key
+    float reference_[2];  // R; kNoReference before the first tile with a visible key
     float flush_[2];      // c times V's scale of the tile whose T is made
     float sum_[2];        // the lane's part of l, in units of kPTop 2^R
     float exact_sum_[2];  // the same of P before rounding, for the LSE

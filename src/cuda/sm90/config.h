@@ -41,9 +41,12 @@ struct Config {
     CLARY_HD constexpr int registers() const { return head_dim == 64 ? 216 : 232; }
     CLARY_HD constexpr int producer_registers() const { return 3 * 168 - 2 * registers(); }
     // How ptxas orders a tile's instructions decides a tenth of the speed, so these are measured (docs/kernels/sm90.md).
-    // Late: T is waited for when the maxima are known; half of T joins O when the next S is under way.
-    CLARY_HD constexpr bool waits_late() const { return !direct() && (fp8() ? head_dim_v : head_dim) == 128; }
-    CLARY_HD constexpr bool flushes_late() const { return waits_late() && key_bias; }
+    // Maxima and P are blocks of instructions of their own, T awaited between them.
+    CLARY_HD constexpr bool splits_tile() const { return value_parts() > 1 || (fp8() && head_dim_v == 128); }
+    // Late: half of T joins O when the next S is under way.
+    CLARY_HD constexpr bool flushes_late() const {
+        return !direct() && (fp8() ? head_dim_v : head_dim) == 128 && key_bias;
+    }
     // Warpgroups make P one after the other. (Not tried where there is an LSE.)
     CLARY_HD constexpr bool takes_turns() const { return (v != gpu::Element::kS8 || head_dim != 128) && !want_lse; }
 };

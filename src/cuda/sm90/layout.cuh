@@ -56,14 +56,15 @@ struct TileConstants {
     int index;  // within the sequence
 };
 
-// A place in a ring of stages, and the parity of its phase, in one register.
-template <int kSize>
+// A stage of a ring in shared memory, and the parity of its phase, in one register.
+template <uint32_t kBegin, int kSize, uint32_t kBytes>
 struct Ring {
-    int at = 0;
-    CLARY_DEVICE int stage() const { return at < kSize ? at : at - kSize; }
-    CLARY_DEVICE uint32_t parity() const { return at < kSize ? 0 : 1; }
-    CLARY_DEVICE Ring next() const { return {at == 2 * kSize - 1 ? 0 : at + 1}; }
-    CLARY_DEVICE Ring before() const { return {at == 0 ? 2 * kSize - 1 : at - 1}; }
+    static constexpr uint32_t kRound = kSize * kBytes;
+    uint32_t place = 0;  // bytes from the ring's begin, in a second round more
+    CLARY_DEVICE uint32_t at() const { return kBegin + (place < kRound ? place : place - kRound); }
+    CLARY_DEVICE uint32_t parity() const { return place < kRound ? 0 : 1; }
+    CLARY_DEVICE Ring next() const { return {place == 2 * kRound - kBytes ? 0 : place + kBytes}; }
+    CLARY_DEVICE Ring before() const { return {place == 0 ? 2 * kRound - kBytes : place - kBytes}; }
 };
 
 constexpr uint32_t aligned(size_t bytes, uint32_t to) { return (static_cast<uint32_t>(bytes) + to - 1) / to * to; }
@@ -89,55 +90,60 @@ struct Layout {
     static constexpr uint32_t kWeightBytes = c.key_bias && c.v == gpu::Element::kS8 ? kTileK : 0;
     static constexpr uint32_t kScaleBytes = c.scales_keys() ? kTileK * 4 : 0;
     static constexpr uint32_t kValues = kKeyBytes, kOnes = kValues + kValueBytes, kWeights = kOnes + kOnesBytes,
-                              kScales = kWeights + kWeightBytes, kConstants = kScales + kScaleBytes;
-    static constexpr uint32_t kTileBytes = aligned(kConstants + sizeof(TileConstants), 1024);
+                              kScales = kWeights + kWeightBytes, kConstants = kScales + kScaleBytes,
+                              kTileBarriers = kConstants + sizeof(TileConstants);
+    static constexpr uint32_t kTileBytes = aligned(kTileBarriers + 2 * 8, 1024);
     // The same of the ring of works.
     static constexpr uint32_t kQueryBytes = kTileQ * kRowBytes;  // by box: (tile_q, width)
     static constexpr uint32_t kRows = kQueryBytes;
     static constexpr uint32_t kWorkBytes = aligned(kRows + kTileQ * sizeof(RowConstants), 1024);
 
     static constexpr uint32_t kWorksAt = kStages * kTileBytes;
+    // A list of what the works are, and their barriers.
     static constexpr uint32_t kWorkListAt = kWorksAt + kWorks * kWorkBytes;
-    static constexpr uint32_t kBarriersAt = aligned(kWorkListAt + kWorks * sizeof(Work), 8);
-    static constexpr uint32_t kOutputAt = aligned(kBarriersAt + (2 * kStages + 3 * kWorks) * 8, 128);
+    static constexpr uint32_t kWorkBarriers = aligned(sizeof(Work), 8), kListed = kWorkBarriers + 3 * 8;
+    static constexpr uint32_t kOutputAt = aligned(kWorkListAt + kWorks * kListed, 128);
+    using Tiles = Ring<0, kStages, kTileBytes>;
+    using Works = Ring<kWorksAt, kWorks, kWorkBytes>;
     static constexpr uint32_t kBytes = kOutputAt + (c.stores_directly() ? 0 : kWarpgroups * 4 * Output::kBytes);
     static_assert(kBytes <= 227 * 1024, "fits the machine");
-
-    CLARY_DEVICE static uint32_t tile_at(int stage) { return static_cast<uint32_t>(stage) * kTileBytes; }
-    CLARY_DEVICE static uint32_t work_at(int slot) { return kWorksAt + static_cast<uint32_t>(slot) * kWorkBytes; }
 
     // The first address of shared memory in PTX's numbers.
     CLARY_DEVICE static uint32_t base() {
         return static_cast<uint32_t>(__cvta_generic_to_shared(gpu::clary_shared_memory));
     }
 
-    // -- barriers: a stage is full when its copies and constants are there, and empty when every warp has left it; so are
-    // works, of which a warp first tells the others what they are --
-    CLARY_DEVICE static uint32_t full(int stage) { return barrier(stage); }
-    CLARY_DEVICE static uint32_t empty(int stage) { return barrier(kStages + stage); }
-    CLARY_DEVICE static uint32_t work_known(int slot) { return barrier(2 * kStages + slot); }
-    CLARY_DEVICE static uint32_t work_full(int slot) { return barrier(2 * kStages + kWorks + slot); }
-    CLARY_DEVICE static uint32_t work_empty(int slot) { return barrier(2 * kStages + 2 * kWorks + slot); }
+    // -- by the stage's first byte. Barriers: a stage is full when its copies and constants are there, and empty when every
+    // warp has left it; so are works, of which a warp first tells the others what they are --
+    CLARY_DEVICE static uint32_t full(uint32_t tile) { return base() + tile + kTileBarriers; }
+    CLARY_DEVICE static uint32_t empty(uint32_t tile) { return full(tile) + 8; }
+    CLARY_DEVICE static uint32_t work_known(uint32_t work) { return base() + listed(work) + kWorkBarriers; }
+    CLARY_DEVICE static uint32_t work_full(uint32_t work) { return work_known(work) + 8; }
+    CLARY_DEVICE static uint32_t work_empty(uint32_t work) { return work_known(work) + 16; }
     CLARY_DEVICE static void init_barriers() {
-        for (int stage = 0; stage < kStages; ++stage) {
-            ptx::barrier_init(full(stage), 2);  // the warp that copies, and the one that looks up constants
-            ptx::barrier_init(empty(stage), kWarpgroups * 4);
+        Tiles tiles;
+        for (int i = 0; i < kStages; ++i, tiles = tiles.next()) {
+            ptx::barrier_init(full(tiles.at()), 2);  // the warp that copies, and the one that looks up constants
+            ptx::barrier_init(empty(tiles.at()), kWarpgroups * 4);
         }
-        for (int slot = 0; slot < kWorks; ++slot) {
-            ptx::barrier_init(work_known(slot), 1);
-            ptx::barrier_init(work_full(slot), 2);  // the warp that copies, and the one that looks up rows
-            ptx::barrier_init(work_empty(slot),
+        Works works;
+        for (int i = 0; i < kWorks; ++i, works = works.next()) {
+            ptx::barrier_init(work_known(works.at()), 1);
+            ptx::barrier_init(work_full(works.at()), 2);  // the warp that copies, and the one that looks up rows
+            ptx::barrier_init(work_empty(works.at()),
                               kWarpgroups * 4 + 2);  // those that compute, copy, and look up constants
         }
         ptx::barrier_init_done();
     }
 
-    CLARY_DEVICE static Work& work(int slot) { return (&at<Work>(kWorkListAt))[slot]; }
-    CLARY_DEVICE static RowConstants& row(int slot, int row) { return (&at<RowConstants>(work_at(slot) + kRows))[row]; }
-    CLARY_DEVICE static TileConstants& tile(int stage) { return at<TileConstants>(tile_at(stage) + kConstants); }
+    CLARY_DEVICE static Work& work(uint32_t work) { return at<Work>(listed(work)); }
+    CLARY_DEVICE static RowConstants& row(uint32_t work, int row) { return (&at<RowConstants>(work + kRows))[row]; }
+    CLARY_DEVICE static TileConstants& tile(uint32_t tile) { return at<TileConstants>(tile + kConstants); }
 
   private:
-    CLARY_DEVICE static uint32_t barrier(int index) { return base() + kBarriersAt + static_cast<uint32_t>(index) * 8; }
+    CLARY_DEVICE static uint32_t listed(uint32_t work) {
+        return kWorkListAt + (work - kWorksAt) / kWorkBytes * kListed;
+    }
     template <class X>
     CLARY_DEVICE static X& at(uint32_t byte) {
         return *reinterpret_cast<X*>(gpu::clary_shared_memory + byte);

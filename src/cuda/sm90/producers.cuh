@@ -30,7 +30,7 @@ class Producers {
     CLARY_DEVICE void find_works() {
         for (int round = 0, item = 0; item >= 0; ++round) {
             item = item_of(round);
-            const int slot = works_.stage();
+            const uint32_t slot = works_.at();
             ptx::barrier_wait(L::work_empty(slot), works_.parity() ^ 1);
             Work& work = L::work(slot);
             T::wave_sync();
@@ -54,7 +54,7 @@ class Producers {
     // -- warps 0 and 1 --
     CLARY_DEVICE void feed() {
         for (bool more = true; more; works_ = works_.next()) {
-            const int slot = works_.stage();
+            const uint32_t slot = works_.at();
             ptx::barrier_wait(L::work_known(slot), works_.parity());
             const Work& work = L::work(slot);
             more = work.b >= 0;
@@ -122,7 +122,7 @@ class Producers {
     }
 
     // -- warp 0, one lane: Q, and K and V of every tile. An end of work, or one that must not be read, brings nothing --
-    CLARY_DEVICE void copy(const Work& work, int slot) {
+    CLARY_DEVICE void copy(const Work& work, uint32_t slot) {
         const bool reads = work.b >= 0 && work.reads;
         if (reads)
             copy_queries(work, slot);
@@ -130,7 +130,7 @@ class Producers {
             ptx::barrier_arrive(L::work_full(slot));
         const TileRange range = work.b < 0 ? TileRange{0, 0, 1} : work.range;
         for (int tile = range.first(); range.has(tile); tile = range.after(tile)) {
-            const int stage = tiles_.stage();
+            const uint32_t stage = tiles_.at();
             ptx::barrier_wait(L::empty(stage), tiles_.parity() ^ 1);
             if (reads)
                 copy_tile(work.tile + tile, stage);
@@ -139,19 +139,19 @@ class Producers {
             tiles_ = tiles_.next();
         }
     }
-    CLARY_DEVICE void copy_queries(const Work& work, int slot) const {
+    CLARY_DEVICE void copy_queries(const Work& work, uint32_t slot) const {
         const auto group = static_cast<int>(p_.desc.q_heads_per_kv()), heads = static_cast<int>(p_.desc.q_heads);
         const int head = (p_.q_rows.varlen ? 0 : work.b * heads) + work.kv_head * group;
         const int query = work.q_begin + work.first_row / group;
-        const uint32_t full = L::work_full(slot), at = L::base() + L::work_at(slot);
+        const uint32_t full = L::work_full(slot), at = L::base() + slot;
         ptx::barrier_expect(full, static_cast<uint32_t>(params_.schedule.tile_rows * L::kRowBytes));
         for_boxes([&](const RowBox& box) {
             ptx::copy_box(at + static_cast<uint32_t>(kTileQ * box.begin), &params_.queries[box.kind], box.begin, head,
                           query, full);
         });
     }
-    CLARY_DEVICE void copy_tile(int tile, int stage) const {
-        const uint32_t full = L::full(stage), at = L::base() + L::tile_at(stage);
+    CLARY_DEVICE void copy_tile(int tile, uint32_t stage) const {
+        const uint32_t full = L::full(stage), at = L::base() + stage;
         const bool weights = L::kWeightBytes > 0 && p_.v_weight != nullptr;
         ptx::barrier_expect(full, L::kKeyBytes + L::kValueBytes + L::kScaleBytes + (weights ? L::kWeightBytes : 0));
         for_boxes([&](const RowBox& box) {
@@ -175,7 +175,8 @@ class Producers {
         const bool reads = work.b >= 0 && work.reads;
         const TileRange range = work.b < 0 ? TileRange{0, 0, 1} : work.range;
         for (int tile = range.first(); range.has(tile); tile = range.after(tile)) {
-            const int stage = tiles_.stage(), lane = T::lane();
+            const uint32_t stage = tiles_.at();
+            const int lane = T::lane();
             const float value = reads ? tile_value(work.tile + tile, lane) : 1.0f;
             ptx::barrier_wait(L::empty(stage), tiles_.parity() ^ 1);
             TileConstants& constants = L::tile(stage);
@@ -205,7 +206,7 @@ class Producers {
         return p_.v_scale && p_.desc.recipe.v_scale != VScale::kChannel ? p_.v_scale[tile] : 1.0f;
     }
 
-    CLARY_DEVICE void look_up_rows(Work& work, int slot) const {
+    CLARY_DEVICE void look_up_rows(Work& work, uint32_t slot) const {
         const Sequence sequence = gpu::packed_sequence(p_, work.b);
         for (int i = T::lane(); i < kTileQ; i += 32) {
             const gpu::Row row = row_of(work, i);
@@ -229,8 +230,8 @@ class Producers {
     const gpu::AttentionParams& p_;
     const int warp_;
     bool begun_ = false;
-    Ring<L::kStages> tiles_;
-    Ring<L::kWorks> works_;
+    typename L::Tiles tiles_;
+    typename L::Works works_;
 };
 
 }  // namespace clary::cuda::sm90
