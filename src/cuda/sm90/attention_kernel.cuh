@@ -432,9 +432,8 @@ class Attention {
             ptx::pin(t_);
         ptx::barrier_arrive_if((flags & TileConstants::kVeryFirst) == 0 && leads(), L::empty(tiles_.before().at()));
     }
-    // Each third run: ptxas then leaves conversions between exponentials up to the end (docs/kernels/sm90.md). Sums of floats
-    // have an order of their own.
-    CLARY_HD static constexpr int run_at(int step) { return c.want_lse ? step : step * 3 % kRuns; }
+    // Sums of floats have an order of their own.
+    CLARY_HD static constexpr int run_at(int step) { return c.want_lse ? step : step * c.run_stride() % kRuns; }
     template <bool masked>
     CLARY_DEVICE TileSums flush_and_make_p(uint32_t stage, const TileConstants::Marks& marks, const Scores& s,
                                            const float (&factor)[2][2], const float (&top)[2], bool& ready) {
@@ -556,40 +555,27 @@ class Attention {
         float inverse[2], share[2];
         CLARY_UNROLL
         for (int r = 0; r < 2; ++r) {
-            const RowConstants& row = L::row(slot, row_in_block(r));
+            // (The division of row() takes longer than all the rest.)
+            const gpu::Row row = c.want_lse || desc.sinks.given() ? work.row(desc, row_in_block(r)) : gpu::Row{0, 0};
             const float l = T::row_sum(sum_[r]), sum = c.want_lse ? T::row_sum(exact_sum_[r]) : l;
             const gpu::RowResult result =
                 gpu::row_result<T>(l, sum / kPTop.value, reference_[r] == kNoReference ? -kInfinity : reference_[r],
-                                   row.shift, desc.sinks, row.row.head, work.valid);
+                                   L::row(slot, row_in_block(r)).shift, desc.sinks, row.head, work.valid, c.want_lse);
             inverse[r] = kHasUnits ? result.inverse * unit_ : result.inverse;
             share[r] = result.share;
             if (c.want_lse && row_in_block(r) < work.rows && quad() == 0)
-                gpu::store_lse(desc, work.b, row.row, work.q_begin, result.lse);
+                gpu::store_lse(desc, work.b, row, work.q_begin, result.lse);
         }
-        using All = gpu::OutputRows<T, typename L::Atom, 1, kDv / 8>;
-        typename All::Registers out;
+        typename Output::Registers out;
         static_for<kDv / 8, 4>([&](auto n, auto i) { out[0][n][i] = out_[n * 4 + i]; });
-        All::finish(out, inverse, share, gpu::value_channels(p_, work.b, work.kv_head, kDv));
+        Output::finish(out, inverse, share, gpu::value_channels(p_, work.b, work.kv_head, kDv));
         const int first = T::wave() * 16, dim = static_cast<int>(desc.head_dim_v);
-        const auto row_offset = [&](int row) {
-            const gpu::Row& at = L::row(slot, first + row).row;
-            return work.b * desc.out.batch_stride + at.head * desc.out.head_stride +
-                   (work.q_begin + at.query) * desc.out.token_stride;
-        };
-        if constexpr (c.stores_directly()) {
-            All::store_directly(out, desc.out, dim, work.rows - first, row_offset);
-        } else {
-            const SharedAddress scratch{L::kOutputAt + static_cast<uint32_t>(T::wave() * Output::kBytes)};
-            constexpr int kAtoms = c.output_channels() / 8;
-            static_for<kDv / c.output_channels()>([&](auto part) {
-                typename Output::Registers some;
-                static_for<kAtoms, 4>([&](auto n, auto i) { some[0][n][i] = out[0][part * kAtoms + n][i]; });
-                constexpr int kFirstChannel = part * c.output_channels();
-                T::wave_sync();
-                Output::store(some, scratch, desc.out, dim - kFirstChannel, work.rows - first,
-                              [&](int row) { return row_offset(row) + kFirstChannel * desc.out.dim_stride; });
-            });
-        }
+        const auto row_offset = [&](int row) { return L::row(slot, first + row).out; };
+        if constexpr (c.stores_directly())
+            Output::store_directly(out, desc.out, dim, work.rows - first, row_offset);
+        else
+            Output::store(out, SharedAddress{L::kOutputAt + static_cast<uint32_t>(T::wave() * Output::kBytes)},
+                          desc.out, dim, work.rows - first, row_offset);
         T::wave_sync();  // all lanes have read what they need of it
         ptx::barrier_arrive_if(leads(), L::work_empty(slot));
     }

@@ -29,12 +29,12 @@ struct Config {
     // Of 128 channels registers hold O, S, T and P. Of more, T comes in parts, each of which joins O before the next, and takes
     // the registers that S has before.
     CLARY_HD constexpr int value_parts() const { return !direct() && head_dim_v > 128 ? 2 : 1; }
-    // What there is room for in shared memory: tiles of K and V, and of Q, on their way or in use; channels of O that are
-    // stored at once by way of it, or none: then they are stored straight from registers.
+    // What there is room for in shared memory: tiles of K and V, and of Q, on their way or in use; channels of O in
+    // fp32 that are stored at once by way of it, or none: then they are stored straight from registers.
     CLARY_HD constexpr int stages() const { return head_dim + head_dim_v > 384 ? 2 : 3; }
     CLARY_HD constexpr int works() const { return head_dim > 128 || (direct() && head_dim > 64) ? 2 : 3; }
     CLARY_HD constexpr bool stores_directly() const { return head_dim > 128; }
-    CLARY_HD constexpr int output_channels() const { return head_dim < 128 ? 32 : direct() ? 16 : 64; }
+    CLARY_HD constexpr int output_channels() const { return direct() && head_dim == 128 ? 16 : head_dim_v / 2; }
 
     // Of a thread. The feeding warpgroup leaves most of its registers to the others: together no more than the block begins
     // with, 168 of each thread.
@@ -45,7 +45,13 @@ struct Config {
     CLARY_HD constexpr bool splits_tile() const { return value_parts() > 1 || (fp8() && head_dim_v == 128); }
     // Late: half of T joins O when the next S is under way.
     CLARY_HD constexpr bool flushes_late() const {
-        return !direct() && (fp8() ? head_dim_v : head_dim) == 128 && key_bias;
+        return !direct() && (fp8() ? head_dim_v == 128 && key_bias : head_dim == 128);
+    }
+    // P is made of each so many-th run of keys in turn: with the right number ptxas leaves conversions between exponentials up
+    // to the end.
+    CLARY_HD constexpr int run_stride() const {
+        if (direct() || (fp8() && head_dim_v == 128 && !key_bias)) return 1;
+        return fp8() && head_dim_v == 64 && key_bias ? 7 : 5;
     }
     // Warpgroups make P one after the other. (Not tried where there is an LSE.)
     CLARY_HD constexpr bool takes_turns() const { return (v != gpu::Element::kS8 || head_dim != 128) && !want_lse; }

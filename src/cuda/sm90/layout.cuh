@@ -29,6 +29,11 @@ struct Work {
     bool loud;                   // some row has repeat 0
     TileRange range;             // tiles of keys that some row sees
     TileRange all[kWarpgroups];  // by warpgroup: of which all rows see all keys
+
+    // Of those behind the last, the last.
+    CLARY_DEVICE gpu::Row row(const AttentionDesc& desc, int row) const {
+        return gpu::Row::of(desc, kv_head, first_row + (row < rows ? row : rows - 1));
+    }
 };
 
 struct RowConstants {
@@ -36,7 +41,7 @@ struct RowConstants {
     float loud;             // bias per digit of a row whose repeat is 0, in units of S; else 0
     float shift;            // q . c_k in natural units
     gpu::VisibleKeys keys;  // that it sees
-    gpu::Row row;
+    int64_t out;            // where its O begins, in elements
 };
 
 // What a tile of keys needs beside its codes.
@@ -77,7 +82,7 @@ struct Layout {
     static constexpr int kRowBytes = kD + (c.key_bias ? numerics::kDigitColumns : 0);  // of Q and K in global memory
     // The accumulators of wgmma lie in a warp's lanes as those of mma.sync.
     using Atom = gpu::Product<T::kChip, gpu::Element::kU8, gpu::Element::kS8, gpu::Element::kS32>;
-    using Output = gpu::OutputRows<T, Atom, 1, c.output_channels() / 8>;
+    using Output = gpu::OutputRows<T, Atom, 1, kDv / 8, c.output_channels() / 8>;
 
     // A stage of the ring of tiles, and where it holds what. Swizzled tiles begin at multiples of 1024.
     static constexpr uint32_t kKeyBytes = kTileK * kRowBytes;  // by box: (tile_k, width)

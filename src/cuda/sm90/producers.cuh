@@ -98,7 +98,7 @@ class Producers {
         for (TileRange& all : w.all) all = {0, 0, 0};
         if (w.rows > 0 && w.valid) {
             const auto span = [&](int first, int last) {
-                return gpu::VisibleSpan::of(desc, sequence, row_of(w, first).query, row_of(w, last).query);
+                return gpu::VisibleSpan::of(desc, sequence, w.row(desc, first).query, w.row(desc, last).query);
             };
             w.range = TileRange::some(span(0, kTileQ - 1), kTileK);
             for (int g = 0; g < kWarpgroups; ++g)
@@ -106,9 +106,6 @@ class Producers {
         }
         w.reads = w.range.has(w.range.first());
         if (!w.reads) w.range = {0, 0, 1};
-    }
-    CLARY_DEVICE gpu::Row row_of(const Work& work, int row) const {
-        return gpu::Row::of(p_.desc, work.kv_head, work.first_row + (row < work.rows ? row : work.rows - 1));
     }
 
     // Of a row of Q or K.
@@ -209,13 +206,14 @@ class Producers {
     CLARY_DEVICE void look_up_rows(Work& work, uint32_t slot) const {
         const Sequence sequence = gpu::packed_sequence(p_, work.b);
         for (int i = T::lane(); i < kTileQ; i += 32) {
-            const gpu::Row row = row_of(work, i);
+            const gpu::Row row = work.row(p_.desc, i);
             const int64_t at = p_.q_rows.begin(work.b, row.head, p_.desc.q_heads, sequence.q_begin) + row.query;
             RowConstants constants{.factor = work.valid ? p_.q_scale[at] * p_.a : 0.0f,
                                    .loud = 0,
                                    .shift = work.valid && p_.q_shift ? p_.q_shift[at] : 0.0f,
                                    .keys = gpu::VisibleKeys::of(p_.desc, sequence, row.query),
-                                   .row = row};
+                                   .out = work.b * p_.desc.out.batch_stride + row.head * p_.desc.out.head_stride +
+                                          (work.q_begin + row.query) * p_.desc.out.token_stride};
             if constexpr (c.key_bias) {
                 if (work.valid && p_.q_repeat[at] == 0) {
                     work.loud = true;

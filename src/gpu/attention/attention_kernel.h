@@ -871,7 +871,7 @@ class AttentionKernel {
         const Row row = row_of_slot<r>();
         const float shift = p_.q_shift ? p_.q_shift[packed_row(row)] : 0.0f;
         const RowResult result =
-            row_result<T>(l, sum / kPTop.value, reference_[r], shift, desc.sinks, row.head, valid());
+            row_result<T>(l, sum / kPTop.value, reference_[r], shift, desc.sinks, row.head, valid(), desc.want_lse);
         inverse = result.inverse;
         share = result.share;
         if (desc.want_lse && stores) store_lse(desc, b_, row, q_begin, result.lse);

@@ -13,8 +13,8 @@
 
 namespace clary::gpu {
 
-// kM x kN results of Atom.
-template <class T, class Atom, int kM, int kN>
+// kM x kN results of Atom; of fp32, kStaged x kOthers channels of them are in shared memory at once.
+template <class T, class Atom, int kM, int kN, int kStaged = kN>
 struct OutputRows {
     using Registers = Fragment<float, Atom::kResults>[kM][kN];
     static constexpr int kWaveRows = kM * Atom::kQueries, kChannels = kN * Atom::kOthers;
@@ -50,39 +50,32 @@ struct OutputRows {
             rotate_blocks<false>(out, dim);
     }
 
-    // -- shared memory: fp32 rows, then where each begins in the result. The gap is what lanes with neighbouring numbers
-    // write of a row, so that they spread over the banks --
-    static constexpr int kGap = Atom::result_at(1, 0).row == 0 ? 4 * kRun * 4 : kRun * 4;
-    static constexpr int kRowBytes = kChannels * 4 + kGap;
-    static constexpr int kOffsetsAt = kWaveRows * kRowBytes;
+    // -- shared memory: rows of results, then where each begins in the caller's tensor. Results of 16 bits are packed on their
+    // way in, twice as many channels at once --
+    static constexpr int kPacked = 2 * kStaged < kN ? 2 * kStaged : kN;  // atoms
+    static_assert(kN % kStaged == 0 && kN % kPacked == 0);
+    // The gap between rows is what lanes with neighbouring numbers write of one, so that they spread over the banks.
+    static constexpr int kRowBytes = (kStaged * Atom::kOthers + (Atom::result_at(1, 0).row == 0 ? 4 * kRun : kRun)) * 4;
+    static constexpr int kPackedRowBytes = kPacked * Atom::kOthers * 2 + 16;
+    static constexpr int kOffsetsAt = kWaveRows * (kRowBytes > kPackedRowBytes ? kRowBytes : kPackedRowBytes);
     static constexpr int kBytes = kOffsetsAt + kWaveRows * static_cast<int>(sizeof(int64_t));
 
     // Rows 0 .. rows - 1, row r to element row_offset(r) of `to`.
     template <class RowOffset>
     CLARY_DEVICE static void store(const Registers& out, SharedAddress scratch, const Operand& to, int dim, int rows,
                                    const RowOffset& row_offset) {
-        static_for<kM, kN, Atom::kResults / kRun>([&](auto m, auto n, auto part) {
-            constexpr int i = part * kRun;
-            const Coord at = Atom::result_at(T::lane(), i);
-            Run run;
-            static_for<kRun>([&](auto j) { run.x[j] = out[m][n][i + j]; });
-            T::store(scratch + static_cast<uint32_t>((m * Atom::kQueries + at.row) * kRowBytes +
-                                                     (n * Atom::kOthers + at.col) * 4),
-                     run);
-        });
         CLARY_UNROLL
         for (int row = T::lane(); row < kWaveRows; row += T::kLanes)
             T::store(offset_at(scratch, row), Offset{row < rows ? row_offset(row) : 0});
-        T::wave_sync();
-        if (to.dtype == DType::kBF16 && in_fours(to, dim))
-            store_rows<Element::kBf16>(scratch, to, dim, rows);
-        else if (to.dtype == DType::kF16 && in_fours(to, dim))
-            store_rows<Element::kF16>(scratch, to, dim, rows);
+        if (to.dtype == DType::kBF16 && in_eights(to, dim))
+            store_packed<Element::kBf16>(out, scratch, to, dim, rows);
+        else if (to.dtype == DType::kF16 && in_eights(to, dim))
+            store_packed<Element::kF16>(out, scratch, to, dim, rows);
         else
-            store_any_rows(scratch, to, dim, rows);
+            store_any(out, scratch, to, dim, rows);
     }
 
-    // The same of results of 16 bits, straight from the accumulators: for more channels than shared memory has room for.
+    // Results of 16 bits, straight from the accumulators: for more channels than shared memory has room for.
     template <class RowOffset>
     CLARY_DEVICE static void store_directly(const Registers& out, const Operand& to, int dim, int rows,
                                             const RowOffset& row_offset) {
@@ -133,11 +126,14 @@ struct OutputRows {
     struct alignas(4 * kRun) Run {
         float x[kRun];
     };
+    struct alignas(2 * kRun) PackedRun {
+        uint32_t pairs[kRun / 2];
+    };
     struct alignas(16) Four {
         float x[4];
     };
-    struct alignas(8) Halves {
-        uint32_t a, b;
+    struct alignas(16) Eight {  // of 16 bits
+        uint32_t pairs[4];
     };
     struct alignas(8) Offset {
         int64_t elements;
@@ -148,52 +144,89 @@ struct OutputRows {
     CLARY_DEVICE static int64_t offset_of(SharedAddress scratch, int row) {
         return T::template load<Offset>(offset_at(scratch, row)).elements;
     }
+    // The lane's runs of channels in kAtoms atoms, and where they lie in rows of those.
+    template <int kAtoms, int row_bytes, int bytes, class Visit>
+    CLARY_DEVICE static void for_runs(SharedAddress scratch, const Visit& visit) {
+        static_for<kM, kAtoms, Atom::kResults / kRun>([&](auto m, auto n, auto run) {
+            const Coord at = Atom::result_at(T::lane(), run * kRun);
+            visit(m, n, run,
+                  scratch + static_cast<uint32_t>((m * Atom::kQueries + at.row) * row_bytes +
+                                                  (n * Atom::kOthers + at.col) * bytes));
+        });
+    }
 
-    static constexpr int kPerRow = kChannels / 4;  // lanes that take a row, four channels each
-    static_assert(kWaveRows * kPerRow % T::kLanes == 0);
-    CLARY_DEVICE static Four load_four(SharedAddress scratch, int row, int channel) {
-        return T::template load<Four>(scratch + static_cast<uint32_t>(row * kRowBytes + channel * 4));
-    }
-    // Whether four channels of 16 bits can be written at once, wherever they lie.
-    CLARY_DEVICE static bool in_fours(const Operand& to, int dim) {
+    // Whether eight channels of 16 bits can be written at once, wherever they lie.
+    CLARY_DEVICE static bool in_eights(const Operand& to, int dim) {
         const auto address = reinterpret_cast<uintptr_t>(to.data);
-        return to.dim_stride == 1 && dim % 4 == 0 && address % 8 == 0 &&
-               (to.batch_stride | to.head_stride | to.token_stride) % 4 == 0;
+        return to.dim_stride == 1 && dim % 8 == 0 && address % 16 == 0 &&
+               (to.batch_stride | to.head_stride | to.token_stride) % 8 == 0;
     }
-    // The loads of kAtOnce rows are under way at once. (A loop of all, unrolled, takes longer to fetch than to run.)
+    // Steps are unrolled, up to eight, so that their loads are under way at once. (Of more, all of them take longer to fetch
+    // than to run.)
     template <Element kTo>
-    CLARY_DEVICE static void store_rows(SharedAddress scratch, const Operand& to, int dim, int rows) {
-        constexpr int kSteps = kWaveRows * kPerRow / T::kLanes, kAtOnce = kSteps % 8 == 0 ? 8 : kSteps % 4 == 0 ? 4 : 1;
-        CLARY_NO_UNROLL
-        for (int first = 0; first < kSteps; first += kAtOnce) {
-            CLARY_UNROLL
-            for (int step = 0; step < kAtOnce; ++step) {
-                const int i = (first + step) * T::kLanes + T::lane(), row = i / kPerRow, channel = i % kPerRow * 4;
-                const Four value = load_four(scratch, row, channel);
-                const int64_t offset = offset_of(scratch, row);
-                if (row < rows && channel < dim)
-                    *reinterpret_cast<Halves*>(static_cast<char*>(to.data) + (offset + channel) * 2) =
-                        halves<kTo>(value);
+    CLARY_DEVICE static void store_packed(const Registers& out, SharedAddress scratch, const Operand& to, int dim,
+                                          int rows) {
+        constexpr int kPerRow = kPacked * Atom::kOthers / 8;  // lanes that take a row, eight channels each
+        constexpr int kSteps = kWaveRows * kPerRow / T::kLanes, kAtOnce = kSteps % 8 == 0 ? 8 : kSteps;
+        static_assert(kWaveRows * kPerRow % T::kLanes == 0 && kAtOnce <= 8);
+        static_for<kN / kPacked>([&](auto part) {
+            if constexpr (part > 0) T::wave_sync();
+            for_runs<kPacked, kPackedRowBytes, 2>(scratch, [&](auto m, auto n, auto run, SharedAddress at) {
+                const auto& x = out[m][part * kPacked + n];
+                PackedRun packed;
+                static_for<kRun / 2>([&](auto j) {
+                    constexpr int i = run * kRun + 2 * j;
+                    packed.pairs[j] = T::template pack2<kTo>(x[i], x[i + 1]);
+                });
+                T::store(at, packed);
+            });
+            T::wave_sync();
+            CLARY_NO_UNROLL
+            for (int first = 0; first < kSteps; first += kAtOnce) {
+                CLARY_UNROLL
+                for (int step = 0; step < kAtOnce; ++step) {
+                    const int i = (first + step) * T::kLanes + T::lane(), row = spread(i / kPerRow),
+                              channel = i % kPerRow * 8;
+                    const Eight value =
+                        T::template load<Eight>(scratch + static_cast<uint32_t>(row * kPackedRowBytes + channel * 2));
+                    const int64_t offset = offset_of(scratch, row);
+                    const int at = part * kPacked * Atom::kOthers + channel;
+                    if (row < rows && at < dim)
+                        *reinterpret_cast<Eight*>(static_cast<char*>(to.data) + (offset + at) * 2) = value;
+                }
             }
-        }
+        });
     }
-    CLARY_DEVICE static void store_any_rows(SharedAddress scratch, const Operand& to, int dim, int rows) {
+    // Rows in an order in which neighbours lie four apart: halves of the banks, where a row fills one.
+    CLARY_HD static constexpr int spread(int i) { return i / 8 * 8 + i % 2 * 4 + i / 2 % 4; }
+
+    CLARY_DEVICE static void store_any(const Registers& out, SharedAddress scratch, const Operand& to, int dim,
+                                       int rows) {
+        constexpr int kPerRow = kStaged * Atom::kOthers / 4;  // lanes that take a row, four channels each
         const int64_t size = dtype_size(to.dtype);
-        for (int i = T::lane(); i < kWaveRows * kPerRow; i += T::kLanes) {
-            const int row = i / kPerRow, channel = i % kPerRow * 4;
-            const Four value = load_four(scratch, row, channel);
-            const int64_t offset = offset_of(scratch, row);
-            if (row >= rows) continue;
-            CLARY_UNROLL
-            for (int j = 0; j < 4; ++j)
-                if (channel + j < dim)
-                    store_element(static_cast<char*>(to.data) + (offset + (channel + j) * to.dim_stride) * size,
-                                  to.dtype, value.x[j]);
-        }
-    }
-    template <Element kTo>
-    CLARY_DEVICE static Halves halves(const Four& value) {
-        return {T::template pack2<kTo>(value.x[0], value.x[1]), T::template pack2<kTo>(value.x[2], value.x[3])};
+        static_for<kN / kStaged>([&](auto part) {
+            if constexpr (part > 0) T::wave_sync();
+            for_runs<kStaged, kRowBytes, 4>(scratch, [&](auto m, auto n, auto run, SharedAddress at) {
+                Run values;
+                static_for<kRun>([&](auto j) { values.x[j] = out[m][part * kStaged + n][run * kRun + j]; });
+                T::store(at, values);
+            });
+            T::wave_sync();
+            for (int i = T::lane(); i < kWaveRows * kPerRow; i += T::kLanes) {
+                const int row = i / kPerRow, channel = i % kPerRow * 4;
+                const Four value =
+                    T::template load<Four>(scratch + static_cast<uint32_t>(row * kRowBytes + channel * 4));
+                const int64_t offset = offset_of(scratch, row);
+                if (row >= rows) continue;
+                CLARY_UNROLL
+                for (int j = 0; j < 4; ++j) {
+                    const int at = part * kStaged * Atom::kOthers + channel + j;
+                    if (at < dim)
+                        store_element(static_cast<char*>(to.data) + (offset + at * to.dim_stride) * size, to.dtype,
+                                      value.x[j]);
+                }
+            }
+        });
     }
 
     template <class Visit>

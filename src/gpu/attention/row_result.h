@@ -13,18 +13,18 @@ namespace clary::gpu {
 struct RowResult {
     float inverse;  // of the row's sum: O times this is the result
     float share;    // of the softmax that is not the sink's
-    float lse;      // natural logarithm
+    float lse;      // natural logarithm, where wanted
 };
 
 // l: sum of P as quantized, in P's units, times 2^-R; sum: the same of P in 0..1, for the LSE as exact as there is;
 // reference: R, -inf where no key was seen; shift: q . c_k in natural units. All NaN where !valid.
 template <class T>
 CLARY_DEVICE RowResult row_result(float l, float sum, float reference, float shift, const TensorView& sinks, int head,
-                                  bool valid) {
+                                  bool valid, bool want_lse) {
     constexpr float kInfinity = __builtin_huge_valf();
     const bool empty = reference == -kInfinity;
-    float lse = empty ? -kInfinity : numerics::kLn2 * (reference + ::log2f(sum)) + shift;
-    float share = empty ? 0.0f : 1.0f;
+    float lse = 0, share = empty ? 0.0f : 1.0f;
+    if (want_lse || sinks.given()) lse = empty ? -kInfinity : numerics::kLn2 * (reference + ::log2f(sum)) + shift;
     if (sinks.given()) {
         const float sink = static_cast<const float*>(sinks.data)[head * sinks.stride[0]];
         // log(e^lse + e^sink); without keys the sink alone is left.
