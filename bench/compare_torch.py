@@ -176,8 +176,8 @@ def attention(clary, threads: int, dim: int, seq: int, causal: bool, probe):
         ms = statistics.median(values)
         tops = flops / ms * 1e-9
         print(f"{threads:7} {dim:4} {seq:6} {'causal' if causal else 'full':6} {recipe:20} {what:7} "
-              f"{kernels[recipe]:24} {ms:9.2f} {tops * 1e3:8.0f} {base / ms:6.2f} {errors[recipe]:8.5f}" + "".join(f" {tops / peak:5.2f}" for peak in peaks.values()),
-              flush=True)  # fmt: skip
+              f"{kernels[recipe]:24} {ms:9.2f} {tops * 1e3:8.0f} {base / ms:6.2f} {errors[recipe]:8.5f}"
+              + "".join(f" {tops / peak:5.2f}" for peak in peaks.values()), flush=True)  # fmt: skip
         yield record_of(threads, kernel=kernels[recipe], recipe=recipe, what=what, batch=1, q_heads=ARGS.heads,
                         kv_heads=ARGS.heads, q_len=seq, kv_len=seq, head_dim=dim, causal=causal, ms=ms,
                         ms_iqr=spread(values), tops=tops, baseline=BASELINE, baseline_ms=base,
