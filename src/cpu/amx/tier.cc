@@ -46,8 +46,10 @@ void attend_with_vectors(const AttendProblem& problem, const AttendTask& task, v
 }
 
 void attend(const AttendProblem& problem, const AttendTask& task, void* scratch) {
+    // A task may be a part of a block (cpu/attend.cc): its kernel is the one that the whole would take.
+    const int rows = static_cast<int>(task.first_row % kManyRows) + task.rows;
     with_kernel(
-        problem.desc, task.rows,
+        problem.desc, rows,
         [&]<class Kernel>(Kernel*) {
             if (task.sequence.kv_len < Kernel::kFewestKeys)  // never cut into pieces: nothing for join() is saved
                 attend_with_vectors(problem, task, scratch);
