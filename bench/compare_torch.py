@@ -36,7 +36,7 @@ def arguments():
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--recipes", nargs="+",
                         default=["int8_int8:accurate", "int8_int8:fast", "int8_bf16:accurate", "fp32_fp32"])
-    parser.add_argument("--causal", action="store_true")
+    parser.add_argument("--causal", type=int, nargs="*", default=[], metavar="SEQ", help="lengths under a causal mask")
     parser.add_argument("--isa", help="a tier of Clary's, e.g. avx2; the best one where not given")
     parser.add_argument("--decode", type=int, nargs=2, action="append", default=[], metavar=("B", "KEYS"))
     parser.add_argument("--probe", help="the library of bench/cpu/probe.cc")
@@ -146,19 +146,19 @@ def spread(values: list) -> float:
     return quartiles[2] - quartiles[0]
 
 
-def attention(clary, threads: int, dim: int, seq: int, probe):
+def attention(clary, threads: int, dim: int, seq: int, causal: bool, probe):
     generator = torch.Generator().manual_seed(seq + dim)
     q, k, v = (torch.randn(1, ARGS.heads, seq, dim, generator=generator) for _ in range(3))
     half = [t.bfloat16() for t in (q, k, v)]
     head = [t[:, :1].double() for t in (q, k, v)]
-    reference = sdpa(*head, is_causal=ARGS.causal)
-    candidates = {(BASELINE, "kernel"): lambda: sdpa(q, k, v, is_causal=ARGS.causal),
-                  ("torch_bf16", "kernel"): lambda: sdpa(*half, is_causal=ARGS.causal)}  # fmt: skip
-    errors = {BASELINE: rel_l1(sdpa(q, k, v, is_causal=ARGS.causal)[:, :1], reference),
-              "torch_bf16": rel_l1(sdpa(*half, is_causal=ARGS.causal)[:, :1], reference)}  # fmt: skip
+    reference = sdpa(*head, is_causal=causal)
+    candidates = {(BASELINE, "kernel"): lambda: sdpa(q, k, v, is_causal=causal),
+                  ("torch_bf16", "kernel"): lambda: sdpa(*half, is_causal=causal)}  # fmt: skip
+    errors = {BASELINE: rel_l1(sdpa(q, k, v, is_causal=causal)[:, :1], reference),
+              "torch_bf16": rel_l1(sdpa(*half, is_causal=causal)[:, :1], reference)}  # fmt: skip
     kernels = {BASELINE: BASELINE, "torch_bf16": "torch_bf16"}
     for recipe in ARGS.recipes:
-        problem = Problem(clary, q, k, v, recipe, ARGS.causal)
+        problem = Problem(clary, q, k, v, recipe, causal)
         problem.call()
         kernels[recipe] = clary.last_kernel()
         errors[recipe] = rel_l1(problem.out[:, :1], reference)
@@ -171,15 +171,15 @@ def attention(clary, threads: int, dim: int, seq: int, probe):
     peaks = {name: operations[name] / statistics.median(times.pop(("probe", name))) * 1e-9
              for name in operations if operations[name]}  # fmt: skip
     base = statistics.median(times[BASELINE, "kernel"])
-    flops = 4.0 * ARGS.heads * seq * seq * dim / (2 if ARGS.causal else 1)
+    flops = 4.0 * ARGS.heads * seq * seq * dim / (2 if causal else 1)
     for (recipe, what), values in times.items():
         ms = statistics.median(values)
         tops = flops / ms * 1e-9
-        print(f"{threads:7} {dim:4} {seq:6} {recipe:20} {what:7} {kernels[recipe]:24} {ms:9.2f} {tops * 1e3:8.0f} "
-              f"{base / ms:6.2f} {errors[recipe]:8.5f}" + "".join(f" {tops / peak:5.2f}" for peak in peaks.values()),
-              flush=True)  # fmt: skip
+        print(f"{threads:7} {dim:4} {seq:6} {'causal' if causal else 'full':6} {recipe:20} {what:7} "
+              f"{kernels[recipe]:24} {ms:9.2f} {tops * 1e3:8.0f} {base / ms:6.2f} {errors[recipe]:8.5f}"
+              + "".join(f" {tops / peak:5.2f}" for peak in peaks.values()), flush=True)  # fmt: skip
         yield record_of(threads, kernel=kernels[recipe], recipe=recipe, what=what, batch=1, q_heads=ARGS.heads,
-                        kv_heads=ARGS.heads, q_len=seq, kv_len=seq, head_dim=dim, causal=ARGS.causal, ms=ms,
+                        kv_heads=ARGS.heads, q_len=seq, kv_len=seq, head_dim=dim, causal=causal, ms=ms,
                         ms_iqr=spread(values), tops=tops, baseline=BASELINE, baseline_ms=base,
                         ratio=base / ms, rel_l1=errors[recipe],
                         **{f"{name}_tops": peak for name, peak in peaks.items()})  # fmt: skip
@@ -199,7 +199,7 @@ def decode(clary, threads: int, batch: int, keys: int, probe):
                         threads)  # fmt: skip
         ms, read_ms = (min(statistics.median(times[name]) for name in names) for names in (["kernel"], [1, 4]))
         rate, peak = problem.bytes / ms * 1e3, problem.bytes / read_ms * 1e3
-        print(f"{threads:7} {128:4} {keys:6} {recipe:20} decode  {clary.last_kernel():24} {ms:9.2f} "
+        print(f"{threads:7} {128:4} {keys:6} {'full':6} {recipe:20} decode  {clary.last_kernel():24} {ms:9.2f} "
               f"{rate * 1e-9:8.1f} GB/s, {rate / peak:.2f} of reading as many bytes ({peak * 1e-9:.1f})",
               flush=True)  # fmt: skip
         yield record_of(threads, kernel=clary.last_kernel(), recipe=recipe, what="decode", batch=batch, q_heads=32,
@@ -214,15 +214,15 @@ def main() -> int:
     clary = load(ARGS.library)
     records = []
     print(f"{cpu_name()}, PyTorch {torch.__version__}; medians")
-    print(f"{'threads':>7} {'D':>4} {'S':>6} {'recipe':20} {'what':7} {'kernel':24} {'ms':>9} {'GOP/s':>8} "
+    print(f"{'threads':>7} {'D':>4} {'S':>6} {'mask':6} {'recipe':20} {'what':7} {'kernel':24} {'ms':>9} {'GOP/s':>8} "
           f"{'ratio':>6} {'rel L1':>8}" + (" of VNNI's and AMX's peak" if ARGS.probe else ""))  # fmt: skip
     for threads in ARGS.threads:
         torch.set_num_threads(threads)
         clary.set_num_threads(threads)
         probe = Probe(ARGS.probe, threads) if ARGS.probe else None
         for dim in ARGS.head_dim:
-            for seq in ARGS.seq:
-                records += attention(clary, threads, dim, seq, probe)
+            for seq, causal in [(seq, False) for seq in ARGS.seq] + [(seq, True) for seq in ARGS.causal]:
+                records += attention(clary, threads, dim, seq, causal, probe)
         for batch, keys in ARGS.decode:
             records += decode(clary, threads, batch, keys, probe)
         if ARGS.json:

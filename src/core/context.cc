@@ -15,8 +15,9 @@
 
 namespace clary {
 
-// Workers sleep between jobs, so that a framework's own pool beside ours has the cores. After fork() a child has no
-// workers: it notices by its process id and starts its own.
+// Workers sleep between jobs, so that a framework's own pool beside ours has the cores. The caller waits for those alone that
+// took part: one that wakes when all pieces are taken finds no job, so a short job does not last as long as waking does. After
+// fork() a child has no workers: it notices by its process id and starts its own.
 class Context::Pool {
   public:
     explicit Pool(int threads) : threads_(threads) {}
@@ -40,14 +41,13 @@ class Context::Pool {
             work_ = &work;
             pieces_ = pieces;
             next_.store(0, std::memory_order_relaxed);
-            busy_ = static_cast<int>(workers_.size());
             ++job_;
         }
         wake_.notify_all();
         take_pieces(work, pieces, 0);
         std::unique_lock lock(mutex_);
-        done_.wait(lock, [this] { return busy_ == 0; });
         work_ = nullptr;
+        done_.wait(lock, [this] { return busy_ == 0; });
     }
 
   private:
@@ -70,9 +70,10 @@ class Context::Pool {
         uint64_t seen = 0;
         std::unique_lock lock(mutex_);
         for (;;) {
-            wake_.wait(lock, [&] { return stop_ || job_ != seen; });
+            wake_.wait(lock, [&] { return stop_ || (work_ && job_ != seen); });
             if (stop_) return;
             seen = job_;
+            ++busy_;
             const auto* work = work_;
             const int64_t pieces = pieces_;
             lock.unlock();
@@ -88,10 +89,10 @@ class Context::Pool {
 
     std::mutex mutex_;
     std::condition_variable wake_, done_;
-    const std::function<void(int64_t, int)>* work_ = nullptr;
+    const std::function<void(int64_t, int)>* work_ = nullptr;  // null: no job, or nothing left of it
     int64_t pieces_ = 0;
     uint64_t job_ = 0;
-    int busy_ = 0;
+    int busy_ = 0;  // workers at the job
     bool stop_ = false;
     std::atomic<int64_t> next_{0};
     std::vector<std::thread> workers_;

@@ -23,15 +23,26 @@ struct Pieces {
     }
 };
 
-int64_t blocks_of(const Tier& tier, const AttentionDesc& desc, int64_t q_len) {
-    return (q_len * desc.q_heads_per_kv() + tier.block(desc) - 1) / tier.block(desc);
+int64_t blocks_of(const AttentionDesc& desc, int64_t q_len, int64_t block) {
+    return (q_len * desc.q_heads_per_kv() + block - 1) / block;
+}
+
+// Rows of a task: parts of the tier's block where there would be less than kTasksEach for a thread, and some would wait for
+// others. No result depends on it, for in no kernel do rows of two runs of kLeastBlock meet.
+int64_t block_of(const Tier& tier, const AttentionDesc& desc, int threads) {
+    constexpr int64_t kLeastBlock = 32, kTasksEach = 2;
+    int64_t block = tier.block(desc);
+    const int64_t heads = desc.batch * desc.kv_heads;
+    while (threads > 1 && block > kLeastBlock && heads * blocks_of(desc, desc.q_len, block) < kTasksEach * threads)
+        block /= 2;
+    return block;
 }
 
 // Unfinished results [sequence, kv head, block of few queries, piece].
 struct Partials {
     Partials(const Tier& tier, const AttentionDesc& desc, void* base) : memory(static_cast<float*>(base)) {
         const int64_t q_len = std::min(desc.q_len, kShortQuery), rows = q_len * desc.q_heads_per_kv();
-        blocks = blocks_of(tier, desc, q_len);
+        blocks = blocks_of(desc, q_len, tier.block(desc));
         // A cache may hold more keys than desc says, but packed sequences cannot.
         const bool cut =
             q_len > 0 && (desc.q_len <= kShortQuery || desc.varlen()) && (!desc.varlen() || desc.kv_len > kPieceKeys);
@@ -100,6 +111,8 @@ Status attend(const Tier& tier, const Call& call, int64_t kv_capacity, const voi
     int64_t most_pieces = 1;
     for (int64_t b = 0; b < desc.batch; ++b) most_pieces = std::max(most_pieces, Pieces(desc, sequence(b)).count);
 
+    const int64_t block_rows = most_pieces > 1 ? tier.block(desc) : block_of(tier, desc, call.context.threads());
+
     // work(task, pieces, thread) for each block of queries and for each piece of its keys, or once; `head` counts over the
     // batch.
     const auto each_task = [&](int64_t blocks, int64_t pieces, const auto& work) {
@@ -108,7 +121,7 @@ Status attend(const Tier& tier, const Call& call, int64_t kv_capacity, const voi
             const int64_t block = blocks - 1 - i % blocks;  // causal: the longest of a head first
             AttendTask task{.b = head / desc.kv_heads,
                             .kv_head = head % desc.kv_heads,
-                            .first_row = block * tier.block(desc),
+                            .first_row = block * block_rows,
                             .rows = 0,
                             .sequence = sequence(head / desc.kv_heads),
                             .first_tile = 0,
@@ -116,11 +129,11 @@ Status attend(const Tier& tier, const Call& call, int64_t kv_capacity, const voi
                             .partial = nullptr};
             const int64_t rows = task.sequence.q_len * desc.q_heads_per_kv() - task.first_row;
             if (rows <= 0) return;
-            task.rows = static_cast<int>(std::min<int64_t>(rows, tier.block(desc)));
+            task.rows = static_cast<int>(std::min<int64_t>(rows, block_rows));
             work(task, Pieces(desc, task.sequence), head, block, piece, thread);
         });
     };
-    const int64_t blocks = blocks_of(tier, desc, desc.q_len);
+    const int64_t blocks = blocks_of(desc, desc.q_len, block_rows);
     each_task(blocks, most_pieces,
               [&](AttendTask& task, const Pieces& pieces, int64_t head, int64_t block, int64_t piece, int thread) {
                   if (piece >= pieces.count) return;

@@ -52,6 +52,7 @@ class AttentionKernel {
     using I = typename V::I;
     using M = typename V::M;
     static constexpr int kWidth = C * V::kLanes;
+    static constexpr int kRowsAtOnce = V::kLanes / L;              // that a vector holds words of
     static constexpr int kOutWidth = L == 1 ? kWidth : V::kLanes;  // lanes of a finished block, one for each query
     static_assert(L == 1 || (L == 4 && kWidth / L <= kOutWidth));
     static constexpr bool kIntQk = kQk == Format::kInt8;
@@ -207,19 +208,24 @@ class AttentionKernel {
         using Step = std::conditional_t<kIntQk, int32_t, float>;
         const int64_t steps = kIntQk ? p_.dim / V::kDot : p_.dim, padded = round_up(steps, V::kLanes);
         auto* const to = reinterpret_cast<Step*>(buffers_.q);
-        auto* const rows = reinterpret_cast<Step*>(buffers_.x);  // [kLanes / L][padded]
-        for (int first = 0; first < kQueries; first += V::kLanes / L) {
-            std::memset(rows, 0, static_cast<size_t>(V::kLanes / L * padded) * sizeof(Step));
-            for (int r = 0; r < std::min(V::kLanes / L, t_.rows - first); ++r)
+        auto* const rows = reinterpret_cast<Step*>(buffers_.x);  // [kRowsAtOnce][padded]
+        for (int first = 0; first < kQueries; first += kRowsAtOnce) {
+            std::memset(rows, 0, static_cast<size_t>(kRowsAtOnce * padded) * sizeof(Step));
+            for (int r = 0; r < std::min(kRowsAtOnce, t_.rows - first); ++r)
                 for (int64_t i = 0; i < steps; ++i) rows[r * padded + i] = q_step(packed_row(first + r) * p_.dim, i);
-            if constexpr (L == 1)
-                rows_to_lanes<V>(reinterpret_cast<float*>(rows), padded, padded, reinterpret_cast<float*>(to) + first,
-                                 kWidth);
-            else
-                for (int lane = 0; lane < V::kLanes; ++lane)
-                    for (int64_t i = lane % L; i < steps; i += L)
-                        to[i / L * kWidth + first * L + lane] = rows[lane / L * padded + i];
+            to_lanes(rows, padded, padded, to, first);
         }
+    }
+    // rows [kRowsAtOnce][row_stride] of `count` words to lanes, from those of row `first` on.
+    template <typename Word>
+    static void to_lanes(const Word* rows, int64_t row_stride, int64_t count, Word* to, int first) {
+        if constexpr (L == 1)
+            rows_to_lanes<V>(reinterpret_cast<const float*>(rows), row_stride, count,
+                             reinterpret_cast<float*>(to) + first, kWidth);
+        else
+            for (int lane = 0; lane < V::kLanes; ++lane)
+                for (int64_t i = lane % L; i < count; i += L)
+                    to[i / L * kWidth + first * L + lane] = rows[lane / L * row_stride + i];
     }
     [[gnu::always_inline]] auto q_step(int64_t row_begin, int64_t i) const {
         if constexpr (kIntQk)
@@ -378,33 +384,50 @@ class AttentionKernel {
 
     // Boolean and additive masks, ALiBi, and the key bias of rows that it could not ride the MMA for. Base 2.
     void fill_bias(int64_t first_key, int keys) {
-        std::memset(buffers_.bias, 0, static_cast<size_t>(keys / L * kWidth) * sizeof(float));
-        const TensorView& m = desc_.mask;
         const int valid = static_cast<int>(std::min<int64_t>(keys, t_.sequence.kv_len - first_key));
-        for (int row = 0; row < t_.rows; ++row) {
-            const int64_t head = q_head(row), i = query(row);
-            const auto bias = [&](int key) -> float& { return buffers_.bias[key / L * kWidth + row * L + key % L]; };
-            if (desc_.mask_kind != MaskKind::kNone) {
-                const char* at = static_cast<const char*>(m.data) +
-                                 (t_.b * m.stride[0] + head * m.stride[1] + i * m.stride[2] + first_key * m.stride[3]) *
-                                     dtype_size(m.dtype);
-                const int64_t step = m.stride[3] * dtype_size(m.dtype);
-                for (int key = 0; key < valid; ++key, at += step)
-                    bias(key) = desc_.mask_kind == MaskKind::kBoolean ? (*at ? 0.0f : -kInfinity)
-                                                                      : load_element(at, m.dtype) * numerics::kLog2E;
+        alignas(64) float rows[kRowsAtOnce * kMaxTile];
+        for (int first = 0; first < kQueries; first += kRowsAtOnce) {
+            std::memset(rows, 0, sizeof(rows));
+            for (int r = 0; r < std::min(kRowsAtOnce, t_.rows - first); ++r)
+                fill_row_bias(first + r, first_key, valid, rows + r * kMaxTile);
+            to_lanes(rows, kMaxTile, keys, buffers_.bias, first);
+        }
+    }
+    void fill_row_bias(int row, int64_t first_key, int count, float* bias) const {
+        const int64_t head = q_head(row), i = query(row);
+        if (desc_.mask_kind != MaskKind::kNone) {
+            const TensorView& m = desc_.mask;
+            const int64_t element = dtype_size(m.dtype), stride = m.stride[3] * element;
+            const char* const at =
+                static_cast<const char*>(m.data) +
+                (t_.b * m.stride[0] + head * m.stride[1] + i * m.stride[2] + first_key * m.stride[3]) * element;
+            if (desc_.mask_kind == MaskKind::kBoolean) {
+                const auto hide = [&](auto step) {
+                    for (int key = 0; key < count; ++key) bias[key] = at[key * step] ? 0.0f : -kInfinity;
+                };
+                if (stride == 1)
+                    hide(std::integral_constant<int, 1>());  // many at once
+                else
+                    hide(stride);
+            } else {
+                if (stride == element)
+                    load_span<V>(bias, at, m.dtype, count);
+                else
+                    for (int key = 0; key < count; ++key) bias[key] = load_element(at + key * stride, m.dtype);
+                for (int key = 0; key < count; ++key) bias[key] *= numerics::kLog2E;
             }
-            if (desc_.alibi_slopes.given()) {
-                const float slope =
-                    numerics::kLog2E *
-                    static_cast<const float*>(desc_.alibi_slopes.data)[head * desc_.alibi_slopes.stride[0]];
-                const int64_t distance = i + t_.sequence.offset - first_key;
-                for (int key = 0; key < valid; ++key) bias(key) -= slope * static_cast<float>(std::abs(distance - key));
-            }
-            if (const float unit = float_bias_[row * L]; unit != 0) {
-                const int64_t first = kv_row_ + first_key;
-                for (int key = 0; key < valid; ++key)
-                    bias(key) += static_cast<float>(p_.k_pair[2 * (first + key)]) * p_.k_scale[first + key] * unit;
-            }
+        }
+        if (desc_.alibi_slopes.given()) {
+            const float slope = numerics::kLog2E *
+                                static_cast<const float*>(desc_.alibi_slopes.data)[head * desc_.alibi_slopes.stride[0]];
+            const auto distance =
+                static_cast<double>(i + t_.sequence.offset - first_key);  // AVX2 has no int64 to float
+            for (int key = 0; key < count; ++key) bias[key] -= slope * static_cast<float>(std::abs(distance - key));
+        }
+        if (const float unit = float_bias_[row * L]; unit != 0) {
+            const int64_t first = kv_row_ + first_key;
+            for (int key = 0; key < count; ++key)
+                bias[key] += static_cast<float>(p_.k_pair[2 * (first + key)]) * p_.k_scale[first + key] * unit;
         }
     }
 

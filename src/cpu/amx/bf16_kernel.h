@@ -11,6 +11,8 @@ class Bf16Block : public TileQueries<Format::kBf16> {
     static constexpr int kPair = 2;  // keys of a word
 
   public:
+    static constexpr int64_t kFewestKeys = 64;  // with fewer, AVX-512 is as fast
+
     struct Memory {
         Memory(const AttentionDesc& desc, void* base) {
             Scratch scratch(base);
@@ -100,16 +102,13 @@ class Bf16Block : public TileQueries<Format::kBf16> {
 
     // O += V^T P c.
     void multiply_values(int64_t tile, int keys, TileQueue* queue) {
-        const Weight weight = weight_of(tile);
         const int64_t words = tile_ / kPair;
-        Tiles::hold(memory_.p);
-        for (int i = 0; i < groups() + 1; ++i) {
-            if (i < groups())
-                Tiles::multiply_bf16(queue->begin(sums(i)), memory_.columns + i * kRun * words, words * 4, memory_.p,
-                                     keys / kPair / kRun);
-            queue->end_round();
-            if (i > 0) add_group(weight, i - 1, sums(i - 1));
-        }
+        const int steps = pad(memory_.p, keys / kPair);
+        const auto multiply = [&](int i) {
+            Tiles::multiply_bf16(queue->begin(sums(i)), memory_.columns + i * kRun * words, words * 4, memory_.p,
+                                 steps);
+        };
+        add_values(weight_of(tile), memory_.p, queue, multiply, [&](int i) { return sums(i); });
     }
     int32_t* sums(int i) const { return memory_.sums + i % 2 * Tiles::kBlock; }
 

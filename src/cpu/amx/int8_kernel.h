@@ -69,6 +69,8 @@ class Int8Block : public TileQueries<Format::kInt8> {
 
   public:
     using Memory = UnitMemory;
+    // With fewer, AVX-512 is as fast or faster: a task waits for its first products, and has no tile for scores in 16 bits.
+    static constexpr int64_t kFewestKeys = 128;
 
     // A tile's keys that are multiplied; `fixed`: in fixed point, with these numbers.
     struct Unit {
@@ -130,7 +132,8 @@ class Int8Block : public TileQueries<Format::kInt8> {
     Unit unit_of(int64_t tile, int32_t* p, FixedKeys* fixed) {
         Unit unit;
         unit.block = this, unit.tile = tile, unit.keys = keys_of(tile), unit.p = p;
-        if (unit.keys == 0 || desc_.want_lse || needs_mask(tile * tile_, unit.keys)) return unit;
+        if (unit.keys % kStep != 0 || unit.keys == 0 || desc_.want_lse || needs_mask(tile * tile_, unit.keys))
+            return unit;
         if (fixed->tile != tile) set_fixed_keys(tile, fixed);
         const float octaves = largest_unit_ * fixed->k_scale * 0x1p15f + fixed->loudest;
         unit.octave = kUnits;
@@ -142,12 +145,9 @@ class Int8Block : public TileQueries<Format::kInt8> {
     // O += V^T P c.
     static void multiply_values(const Unit& unit, TileQueue* queue) {
         if (!unit.block) return;
-        Tiles::hold(unit.p);
-        for (int i = 0; i < unit.block->groups(); ++i) {
-            unit.block->multiply_group(unit, i, queue);
-            queue->store_all();
-            unit.block->add_group(unit.weight, i, unit.block->unit_.channels(i));
-        }
+        unit.block->add_values(
+            unit.weight, unit.p, queue, [&](int i) { unit.block->multiply_group(unit, i, queue); },
+            [&](int i) { return unit.block->unit_.channels(i); });
     }
 
     // The first keys of a unit that no step before it multiplied.
@@ -192,7 +192,7 @@ class Int8Block : public TileQueries<Format::kInt8> {
         const int64_t tile = tile_;
         const auto* const rows =
             static_cast<const int8_t*>(p_.v_codes) + ((kv_tile_ + unit.tile) * p_.dim_v + i * kRun) * tile;
-        Tiles::multiply_s8_u8(queue->begin(unit_.channels(i)), rows, tile, unit.p, unit.keys / kStep);
+        Tiles::multiply_s8_u8(queue->begin(unit_.channels(i)), rows, tile, unit.p, (unit.keys + kStep - 1) / kStep);
     }
 
     void fixed_step(const Unit& unit, const Unit& before, const Unit& next, TileQueue* queue) {
@@ -240,6 +240,7 @@ class Int8Block : public TileQueries<Format::kInt8> {
         buffers_.p = unit.p;
         float_scores(unit.tile, unit.keys, queue);
         if (softmax(unit.tile, unit.keys)) rescale_output();
+        pad(unit.p, unit.keys / V::kDot);
     }
 
     // -- scores in fixed point --

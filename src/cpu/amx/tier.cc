@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The AMX tier: that of AVX-512, but for int8_int8 and int8_bf16 of more than 16 queries.
+// The AMX tier: that of AVX-512, but for int8_int8 and int8_bf16 of more than 16 queries and more than a few keys.
 #include "cpu/tier.h"
 #include "cpu/amx/bf16_kernel.h"
 #include "cpu/amx/int8_kernel.h"
@@ -34,9 +34,28 @@ int64_t attend_scratch(const AttentionDesc& desc) {
         [&] { return few; });
 }
 
+// In blocks of AVX-512's.
+void attend_with_vectors(const AttendProblem& problem, const AttendTask& task, void* scratch) {
+    const int block = avx512_tier().block(problem.desc);
+    for (int row = 0; row < task.rows; row += block) {
+        AttendTask part = task;
+        part.first_row += row;
+        part.rows = std::min(task.rows - row, block);
+        avx512_tier().attend(problem, part, scratch);
+    }
+}
+
 void attend(const AttendProblem& problem, const AttendTask& task, void* scratch) {
+    // A task may be a part of a block (cpu/attend.cc): its kernel is the one that the whole would take.
+    const int rows = static_cast<int>(task.first_row % kManyRows) + task.rows;
     with_kernel(
-        problem.desc, task.rows, [&]<class Kernel>(Kernel*) { Kernel(problem, task, scratch).run(); },
+        problem.desc, rows,
+        [&]<class Kernel>(Kernel*) {
+            if (task.sequence.kv_len < Kernel::kFewestKeys)  // never cut into pieces: nothing for join() is saved
+                attend_with_vectors(problem, task, scratch);
+            else
+                Kernel(problem, task, scratch).run();
+        },
         [&] { avx512_tier().attend(problem, task, scratch); });
 }
 

@@ -44,11 +44,8 @@ class TileQueries : public AttentionKernel<Vec, Format::kInt8, kPv, 2, 1> {
             this->finish();
     }
 
-    // The tile's keys that are multiplied: those that any lane sees, up to a whole step of products. 0: none.
-    int keys_of(int64_t tile) const {
-        if (this->skips(tile)) return 0;
-        return static_cast<int>(round_up(this->keys_to_compute(tile * this->tile_), kStep));
-    }
+    // The tile's keys that any lane sees, up to a whole run. 0: none.
+    int keys_of(int64_t tile) const { return this->skips(tile) ? 0 : this->keys_to_compute(tile * this->tile_); }
 
   protected:
     int groups() const { return static_cast<int>(this->p_.dim_v / kRun); }  // of 16 channels
@@ -84,6 +81,25 @@ class TileQueries : public AttentionKernel<Vec, Format::kInt8, kPv, 2, 1> {
         }
         this->set_maxima(top);
         if (this->needs_mask(tile * this->tile_, keys)) this->mask(tile * this->tile_, keys);
+    }
+
+    // Steps of products with P [words][lanes], which gets zeros up to a whole one.
+    static int pad(int32_t* p, int words) {
+        const int padded = static_cast<int>(round_up(words, kRun));
+        std::memset(p + words * kLanes, 0, static_cast<size_t>(padded - words) * Tiles::kLaneBytes);
+        return padded / kRun;
+    }
+
+    // O += V^T P c: multiply(i) begins the sums of 16 channels, which it leaves at sums(i); they are added one group later.
+    template <typename Multiply, typename Sums>
+    [[gnu::always_inline]] void add_values(const typename Base::Weight& weight, const int32_t* p, TileQueue* queue,
+                                           const Multiply& multiply, const Sums& sums) {
+        Tiles::hold(p);
+        for (int i = 0; i <= groups(); ++i) {
+            if (i < groups()) multiply(i);
+            queue->end_round();
+            if (i > 0) add_group(weight, i - 1, sums(i - 1));
+        }
     }
 
     // O += T c of 16 channels, T being int32 or, with bf16 P, fp32.
@@ -136,6 +152,7 @@ class TileTask {
 
   public:
     static constexpr int kQueries = kBlocks * Block::kLanes;
+    static constexpr int64_t kFewestKeys = Block::kFewestKeys;
 
     static int64_t scratch_bytes(const AttentionDesc& desc) {
         return typename Block::Memory(desc, nullptr).bytes + kBlocks * Block::scratch_bytes(desc);

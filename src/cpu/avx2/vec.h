@@ -72,8 +72,8 @@ struct VecOf {
         x = max(set1(-126.0f), x);
         const F n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
         const I exponent = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), set1(127)), 23);
-        // NaN reaches the product through the polynomial.
-        return _mm256_andnot_ps(tiny, mul(polynomial<Degree, VecOf>(sub(x, n)), _mm256_castsi256_ps(exponent)));
+        // NaN reaches the product through the polynomial. Times zero, not zero in its place: a product below 2^-126 is slow.
+        return mul(polynomial<Degree, VecOf>(sub(x, n)), _mm256_andnot_ps(tiny, _mm256_castsi256_ps(exponent)));
     }
 
     // -- dot products: lanes hold kDot elements of one query, rows are broadcast --
