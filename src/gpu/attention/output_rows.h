@@ -167,8 +167,10 @@ struct OutputRows {
     CLARY_DEVICE static void store_packed(const Registers& out, SharedAddress scratch, const Operand& to, int dim,
                                           int rows) {
         constexpr int kPerRow = kPacked * Atom::kOthers / 8;  // lanes that take a row, eight channels each
-        constexpr int kSteps = kWaveRows * kPerRow / T::kLanes, kAtOnce = kSteps % 8 == 0 ? 8 : kSteps;
-        static_assert(kWaveRows * kPerRow % T::kLanes == 0 && kAtOnce <= 8);
+        constexpr int kSteps = kWaveRows * kPerRow / T::kLanes, kAtOnce = kSteps <= 8       ? kSteps
+                                                                          : kSteps % 8 == 0 ? 8
+                                                                                            : 6;
+        static_assert(kWaveRows * kPerRow % T::kLanes == 0 && kSteps % kAtOnce == 0);
         static_for<kN / kPacked>([&](auto part) {
             if constexpr (part > 0) T::wave_sync();
             for_runs<kPacked, kPackedRowBytes, 2>(scratch, [&](auto m, auto n, auto run, SharedAddress at) {
