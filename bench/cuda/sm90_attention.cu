@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/archs.h"
 #include "cuda/sm90/attention_kernel.cuh"
 #include "cuda/sm90/tensor_maps.h"
 #include "gpu/attention/attention_kernel.h"
@@ -34,7 +35,7 @@ struct Case {
         gpu::config_for({gpu::Element::kS8, kV, kHeadDim, kHeadDimV, sm90::kTileK, kKeyBias,
                          kConfig.scales_keys() ? gpu::KeyScales::kKey : gpu::KeyScales::kLane, false});
     using Kernel = sm90::Attention<kConfig>;
-    using Plain = gpu::AttentionKernel<gpu::Nvidia<kConfig.fp8() ? gpu::kSm89 : gpu::kSm80>, kPlainConfig>;
+    using Plain = gpu::AttentionKernel<gpu::Nvidia<cuda::machine_of(90)>, kPlainConfig>;
 };
 template <class C>
 __global__ void __launch_bounds__(sm90::kThreads, 1) wgmma_kernel(const __grid_constant__ sm90::Params params) {
