@@ -64,15 +64,12 @@ struct OutputRows {
     template <class RowOffset>
     CLARY_DEVICE static void store(const Registers& out, SharedAddress scratch, const Operand& to, int dim, int rows,
                                    const RowOffset& row_offset) {
-        CLARY_UNROLL
-        for (int row = T::lane(); row < kWaveRows; row += T::kLanes)
-            T::store(offset_at(scratch, row), Offset{row < rows ? row_offset(row) : 0});
         if (to.dtype == DType::kBF16 && in_eights(to, dim))
-            store_packed<Element::kBf16>(out, scratch, to, dim, rows);
+            store_packed<Element::kBf16>(out, scratch, to, dim, rows, row_offset);
         else if (to.dtype == DType::kF16 && in_eights(to, dim))
-            store_packed<Element::kF16>(out, scratch, to, dim, rows);
+            store_packed<Element::kF16>(out, scratch, to, dim, rows, row_offset);
         else
-            store_any(out, scratch, to, dim, rows);
+            store_any(out, scratch, to, dim, rows, row_offset);
     }
 
     // Results of 16 bits, straight from the accumulators: for more channels than shared memory has room for.
@@ -141,6 +138,12 @@ struct OutputRows {
     CLARY_DEVICE static SharedAddress offset_at(SharedAddress scratch, int row) {
         return scratch + static_cast<uint32_t>(kOffsetsAt + row * static_cast<int>(sizeof(Offset)));
     }
+    template <class RowOffset>
+    CLARY_DEVICE static void store_offsets(SharedAddress scratch, int rows, const RowOffset& row_offset) {
+        CLARY_UNROLL
+        for (int row = T::lane(); row < kWaveRows; row += T::kLanes)
+            T::store(offset_at(scratch, row), Offset{row < rows ? row_offset(row) : 0});
+    }
     CLARY_DEVICE static int64_t offset_of(SharedAddress scratch, int row) {
         return T::template load<Offset>(offset_at(scratch, row)).elements;
     }
@@ -163,9 +166,9 @@ struct OutputRows {
     }
     // Steps are unrolled, up to eight, so that their loads are under way at once. (Of more, all of them take longer to fetch
     // than to run.)
-    template <Element kTo>
+    template <Element kTo, class RowOffset>
     CLARY_DEVICE static void store_packed(const Registers& out, SharedAddress scratch, const Operand& to, int dim,
-                                          int rows) {
+                                          int rows, const RowOffset& row_offset) {
         constexpr int kPerRow = kPacked * Atom::kOthers / 8;  // lanes that take a row, eight channels each
         constexpr int kSteps = kWaveRows * kPerRow / T::kLanes, kAtOnce = kSteps <= 8       ? kSteps
                                                                           : kSteps % 8 == 0 ? 8
@@ -182,6 +185,7 @@ struct OutputRows {
                 });
                 T::store(at, packed);
             });
+            if constexpr (part == 0) store_offsets(scratch, rows, row_offset);
             T::wave_sync();
             CLARY_NO_UNROLL
             for (int first = 0; first < kSteps; first += kAtOnce) {
@@ -202,8 +206,9 @@ struct OutputRows {
     // Rows in an order in which neighbours lie four apart: halves of the banks, where a row fills one.
     CLARY_HD static constexpr int spread(int i) { return i / 8 * 8 + i % 2 * 4 + i / 2 % 4; }
 
+    template <class RowOffset>
     CLARY_DEVICE static void store_any(const Registers& out, SharedAddress scratch, const Operand& to, int dim,
-                                       int rows) {
+                                       int rows, const RowOffset& row_offset) {
         constexpr int kPerRow = kStaged * Atom::kOthers / 4;  // lanes that take a row, four channels each
         const int64_t size = dtype_size(to.dtype);
         static_for<kN / kStaged>([&](auto part) {
@@ -213,6 +218,7 @@ struct OutputRows {
                 static_for<kRun>([&](auto j) { values.x[j] = out[m][part * kStaged + n][run * kRun + j]; });
                 T::store(at, values);
             });
+            if constexpr (part == 0) store_offsets(scratch, rows, row_offset);
             T::wave_sync();
             for (int i = T::lane(); i < kWaveRows * kPerRow; i += T::kLanes) {
                 const int row = i / kPerRow, channel = i % kPerRow * 4;
