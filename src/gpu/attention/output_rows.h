@@ -64,9 +64,9 @@ struct OutputRows {
     template <class RowOffset>
     CLARY_DEVICE static void store(const Registers& out, SharedAddress scratch, const Operand& to, int dim, int rows,
                                    const RowOffset& row_offset) {
-        if (to.dtype == DType::kBF16 && in_eights(to, dim))
+        if (to.dtype == DType::kBF16 && in_runs_of<8>(to, dim))
             store_packed<Element::kBf16>(out, scratch, to, dim, rows, row_offset);
-        else if (to.dtype == DType::kF16 && in_eights(to, dim))
+        else if (to.dtype == DType::kF16 && in_runs_of<8>(to, dim))
             store_packed<Element::kF16>(out, scratch, to, dim, rows, row_offset);
         else
             store_any(out, scratch, to, dim, rows, row_offset);
@@ -77,8 +77,7 @@ struct OutputRows {
     CLARY_DEVICE static void store_directly(const Registers& out, const Operand& to, int dim, int rows,
                                             const RowOffset& row_offset) {
         static_assert(kRun == 2);
-        const bool in_pairs = to.dim_stride == 1 && dim % 2 == 0 && reinterpret_cast<uintptr_t>(to.data) % 4 == 0 &&
-                              (to.batch_stride | to.head_stride | to.token_stride) % 2 == 0;
+        const bool in_pairs = in_runs_of<2>(to, dim);
         static_for<kM, Atom::kResults / 2>([&](auto m, auto pair) {
             const Coord at = Atom::result_at(T::lane(), 2 * pair);
             const int row = m * Atom::kQueries + at.row;
@@ -158,11 +157,11 @@ struct OutputRows {
         });
     }
 
-    // Whether eight channels of 16 bits can be written at once, wherever they lie.
-    CLARY_DEVICE static bool in_eights(const Operand& to, int dim) {
-        const auto address = reinterpret_cast<uintptr_t>(to.data);
-        return to.dim_stride == 1 && dim % 8 == 0 && address % 16 == 0 &&
-               (to.batch_stride | to.head_stride | to.token_stride) % 8 == 0;
+    // Whether so many channels of 16 bits can be written at once, wherever they lie.
+    template <int kCount>
+    CLARY_DEVICE static bool in_runs_of(const Operand& to, int dim) {
+        return to.dim_stride == 1 && dim % kCount == 0 && reinterpret_cast<uintptr_t>(to.data) % (2 * kCount) == 0 &&
+               (to.batch_stride | to.head_stride | to.token_stride) % kCount == 0;
     }
     // Steps are unrolled, up to eight, so that their loads are under way at once. (Of more, all of them take longer to fetch
     // than to run.)
@@ -170,10 +169,8 @@ struct OutputRows {
     CLARY_DEVICE static void store_packed(const Registers& out, SharedAddress scratch, const Operand& to, int dim,
                                           int rows, const RowOffset& row_offset) {
         constexpr int kPerRow = kPacked * Atom::kOthers / 8;  // lanes that take a row, eight channels each
-        constexpr int kSteps = kWaveRows * kPerRow / T::kLanes, kAtOnce = kSteps <= 8       ? kSteps
-                                                                          : kSteps % 8 == 0 ? 8
-                                                                                            : 6;
-        static_assert(kWaveRows * kPerRow % T::kLanes == 0 && kSteps % kAtOnce == 0);
+        constexpr int kSteps = kWaveRows * kPerRow / T::kLanes, kRounds = (kSteps + 7) / 8, kAtOnce = kSteps / kRounds;
+        static_assert(kWaveRows * kPerRow % T::kLanes == 0 && kSteps % kRounds == 0);
         static_for<kN / kPacked>([&](auto part) {
             if constexpr (part > 0) T::wave_sync();
             for_runs<kPacked, kPackedRowBytes, 2>(scratch, [&](auto m, auto n, auto run, SharedAddress at) {
