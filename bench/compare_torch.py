@@ -36,7 +36,7 @@ def arguments():
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--recipes", nargs="+",
                         default=["int8_int8:accurate", "int8_int8:fast", "int8_bf16:accurate", "fp32_fp32"])
-    parser.add_argument("--causal", type=int, nargs="*", default=[], metavar="SEQ", help="lengths under a causal mask")
+    parser.add_argument("--causal", type=int, nargs="+", default=[], metavar="SEQ", help="lengths under a causal mask")
     parser.add_argument("--isa", help="a tier of Clary's, e.g. avx2; the best one where not given")
     parser.add_argument("--decode", type=int, nargs=2, action="append", default=[], metavar=("B", "KEYS"))
     parser.add_argument("--probe", help="the library of bench/cpu/probe.cc")

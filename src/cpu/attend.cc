@@ -111,10 +111,11 @@ Status attend(const Tier& tier, const Call& call, int64_t kv_capacity, const voi
     int64_t most_pieces = 1;
     for (int64_t b = 0; b < desc.batch; ++b) most_pieces = std::max(most_pieces, Pieces(desc, sequence(b)).count);
 
+    // (What pieces save is laid out by the tier's blocks.)
     const int64_t block_rows = most_pieces > 1 ? tier.block(desc) : block_of(tier, desc, call.context.threads());
 
-    // work(task, pieces, thread) for each block of queries and for each piece of its keys, or once; `head` counts over the
-    // batch.
+    // work(task, head, block, piece, thread) for each block of queries and for each piece of its keys, or once; `head` counts
+    // over the batch.
     const auto each_task = [&](int64_t blocks, int64_t pieces, const auto& work) {
         call.context.parallel_for(desc.batch * desc.kv_heads * pieces * blocks, [&](int64_t i, int thread) {
             const int64_t head = i / blocks / pieces, piece = i / blocks % pieces;

@@ -156,10 +156,11 @@ inline constexpr double kLse = 1e-4;
 // fp32 holds an LSE of size x to 2^-24 x, and its terms (reference, shift) likewise.
 inline double lse_rounding(float lse) { return 0x1p-21 * std::fabs(static_cast<double>(lse)); }
 // Tensor cores cut a sum of scores of 16 bits off after each product of 16 channels, where fp32 rounds: up to 2^-23 of it, and
-// always towards zero. The LSE is about the row's highest score.
+// always towards zero. The LSE is about the row's highest score, which in random rows is the largest of its running sums, too.
+// (Products of sm75 are 8 deep: not allowed for.)
 inline double lse_cut(const Recipe& recipe, std::string_view backend, int64_t dim, float lse) {
     const bool cuts = (recipe.qk == Format::kFp16 || recipe.qk == Format::kBf16) && backend == "cuda";
-    return cuts ? static_cast<double>(dim + 15) / 16 * 0x1p-23 * std::fabs(static_cast<double>(lse)) : 0;
+    return cuts ? static_cast<double>((dim + 15) / 16) * 0x1p-23 * std::fabs(static_cast<double>(lse)) : 0;
 }
 
 // -- packed codes against the reference quantizer --

@@ -51,7 +51,7 @@ INSTANTIATE_TEST_SUITE_P(Lengths, Conformance,
 std::vector<Case> wider_cases() {
     std::vector<Case> cases;
     if (std::string(device_under_test().backend()) != "cuda" && !exhaustive()) return cases;
-    constexpr std::pair<int64_t, int64_t> kOthers[] = {{96, 96}, {192, 128}, {192, 192}, {256, 256}};
+    constexpr std::pair<int64_t, int64_t> kOthers[] = {{96, 96}, {128, 128}, {192, 128}, {192, 192}, {256, 256}};
     size_t turn = 0;
     for (const Case& c : all_cases()) {
         if (c.dim_v != 0) continue;
@@ -59,8 +59,8 @@ std::vector<Case> wider_cases() {
             Case wider = widened(c, dim);
             if (wider.dim == c.dim) return;
             if (dim_v != dim) wider.dim_v = dim_v;
-            // Hopper's kernels above 128 have results of 16 bits alone.
-            if (dim > 128 && wider.out == DType::kF32) wider.out = DType::kBF16;
+            // Hopper's kernels above 128 have results of 16 bits alone, and at 128 ways of their own to store them.
+            if (dim >= 128 && wider.out == DType::kF32) wider.out = DType::kBF16;
             wider.name += dim_v == dim ? fmt::format("_d{}", dim) : fmt::format("_d{}v{}", dim, dim_v);
             cases.push_back(wider);
         };

@@ -16,7 +16,7 @@ std::vector<Case> telling_cases() {
             if (c.name == name) cases.push_back(c);
     // More tokens than one piece of the statistics takes (1024).
     cases.push_back({.name = "long", .q_heads = 2, .kv_heads = 1, .q_len = 1030, .kv_len = 1100, .dim = 32});
-    // Some threads take parts of a block of queries, the last of 4 rows.
+    // The AMX tier, whose blocks are of 128 rows, gives some threads parts of one, the last of 4 rows.
     cases.push_back({.name = "one_block", .q_heads = 1, .kv_heads = 1, .q_len = 100, .kv_len = 700, .dim = 64});
     return cases;
 }

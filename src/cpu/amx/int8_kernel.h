@@ -240,7 +240,7 @@ class Int8Block : public TileQueries<Format::kInt8> {
         buffers_.p = unit.p;
         float_scores(unit.tile, unit.keys, queue);
         if (softmax(unit.tile, unit.keys)) rescale_output();
-        pad(unit.p, unit.keys / V::kDot);
+        pad(unit.p, unit.keys / V::kDot);  // to the steps that multiply_group() takes
     }
 
     // -- scores in fixed point --

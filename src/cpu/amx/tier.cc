@@ -34,7 +34,7 @@ int64_t attend_scratch(const AttentionDesc& desc) {
         [&] { return few; });
 }
 
-// In blocks of AVX-512's.
+// In blocks of AVX-512's. Of whole sequences alone: those that are cut into pieces (cpu/attend.cc) have more keys.
 void attend_with_vectors(const AttendProblem& problem, const AttendTask& task, void* scratch) {
     const int block = avx512_tier().block(problem.desc);
     for (int row = 0; row < task.rows; row += block) {
@@ -65,6 +65,7 @@ int64_t partial_floats(const AttentionDesc& desc, int rows) {
         [&] { return avx512_tier().partial_floats(desc, rows); });
 }
 
+// (Blocks of sequences in pieces are whole: their rows say which kernel saved the pieces.)
 void join(const AttendProblem& problem, const AttendTask& task, const float* partials, int64_t stride, int64_t count,
           void* scratch) {
     with_kernel(

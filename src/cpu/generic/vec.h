@@ -91,8 +91,9 @@ struct Vec {
         const F n = (x + set1(kRoundShift)) - set1(kRoundShift);
         const I exponent = (reinterpret_cast<I>(x + set1(kRoundShift)) - reinterpret_cast<I>(set1(kRoundShift)) + 127)
                            << 23;
-        const F value = polynomial<Degree, Vec>(x - n) * reinterpret_cast<F>(exponent);
-        return select(tiny, set1(0.0f), select(is_nan(x), x, value));
+        // Times zero, not zero in its place: a product below 2^-126 is slow.
+        const F value = polynomial<Degree, Vec>(x - n) * reinterpret_cast<F>(~tiny & exponent);
+        return select(is_nan(x), x, value);
     }
 
     // -- dot products of 4 signed bytes, held as two pairs of 16 bits --

@@ -71,9 +71,9 @@ struct Vec : ByteDot {
         x = max(set1(-126.0f), x);
         const F n = vrndnq_f32(x);
         const I exponent = vshlq_n_s32(vaddq_s32(vcvtnq_s32_f32(n), set1(127)), 23);
-        // NaN reaches the product through the polynomial.
-        const F value = mul(polynomial<Degree, Vec>(sub(x, n)), vreinterpretq_f32_s32(exponent));
-        return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(value), tiny));
+        // NaN reaches the product through the polynomial. Times zero, not zero in its place: a product below 2^-126 is slow.
+        return mul(polynomial<Degree, Vec>(sub(x, n)),
+                   vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_s32(exponent), tiny)));
     }
 
     // -- dot products: lanes hold kDot elements of one query, rows are broadcast --

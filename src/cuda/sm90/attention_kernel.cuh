@@ -150,14 +150,13 @@ class Attention {
                 sums = flush_and_make_p<masked>(stage, marks, s, factor, top, ready);
             };
             const auto both = [&](const auto& run) { plain ? run(std::false_type()) : run(std::true_type()); };
-            if constexpr (kDirect) {
+            if constexpr (c.splits_tile()) {
                 both(look);
-                await_values(marks.flags);
-                if (rare) [[unlikely]]
-                    if (!settle(stage, top)) return;
-                both(make);
-            } else if constexpr (c.splits_tile()) {
-                both(look);
+                if constexpr (kDirect) {
+                    await_values(marks.flags);
+                    if (rare) [[unlikely]]
+                        if (!settle(stage, top)) return;
+                }
                 both(make);
             } else {
                 // (One block of instructions from S to P, the branch before it where S is awaited.)
@@ -173,13 +172,14 @@ class Attention {
                 add_sums(stage, sums, top);
                 add_values(stage);
             }
+            // (Where only the next tile is not there, settle() changes nothing, and lanes may be few.)
             if (rare || !ready) [[unlikely]] {
                 if constexpr (!kDirect && !kInParts)
                     if (!settle(stage, top)) return;
                 await_tile(stage);
             }
+            ptx::wgmma_fence();  // (of the whole warp: all of its lanes are here)
             if constexpr (kInParts) ptx::barrier_arrive_if(leads(), L::empty(stage));  // nothing reads it any more
-            ptx::wgmma_fence();
             multiply_keys(s);
             if constexpr (kLateFlush > 0) {
                 flush<kLateFlush>(kEarlyFlush);
@@ -282,7 +282,8 @@ class Attention {
     CLARY_DEVICE static float value_of(int32_t score) {
         return c.scales_keys() ? __int_as_float(score) : static_cast<float>(score);
     }
-    // S is there; its rows' maxima. True where a work begins or ends, or R moves: a rise by more than the slack, or NaN.
+    // S is there; its rows' maxima. True where settle() or a next work is due: a work begins or ends, V's unit is another, or R
+    // moves: a rise by more than the slack, or NaN.
     template <bool masked>
     CLARY_DEVICE bool find_maxima(uint32_t stage, const TileConstants::Marks& marks, Scores& s,
                                   const float (&factor)[2][2], float (&top)[2]) const {
@@ -339,7 +340,8 @@ class Attention {
         top[0] = T::max(scaled[0][0], scaled[0][1]);
         top[1] = T::max(scaled[1][0], scaled[1][1]);
     }
-    // R of the tile's rows; the first of a work ends the work before. False: there was no more work.
+    // R of the tile's rows; the first of a work ends the work before. False: there was no more work. (Flags and base are read
+    // again rather than kept: registers are short. So the stage must not be released before.)
     CLARY_DEVICE bool settle(uint32_t stage, const float (&top)[2]) {
         const uint32_t flags = L::tile(stage).marks.flags;
         if (flags & TileConstants::kFirst) {  // O of the work before is complete
@@ -421,8 +423,6 @@ class Attention {
         std::conditional_t<kDirect, float, int32_t> whole[2] = {0, 0};  // (FP8's lie in T)
         float exact[2] = {0, 0};                                        // of P before rounding
     };
-    // -- P to its type, in the order of V's keys, and its row sums; beside it O takes T of the tile before: one block of
-    // instructions, in which products of floats and conversions fill the gaps between exponentials --
     // T of the tile before is there, and its stage is free.
     CLARY_DEVICE void await_values(uint32_t flags) {
         ptx::wgmma_wait<0>();
@@ -432,6 +432,9 @@ class Attention {
             ptx::pin(t_);
         ptx::barrier_arrive_if((flags & TileConstants::kVeryFirst) == 0 && leads(), L::empty(tiles_.before().at()));
     }
+    // -- P to its type, in the order of V's keys, and its row sums; beside it O takes T of the tile before: one block of
+    // instructions, in which products of floats and conversions fill the gaps between exponentials. Against R, settle() has
+    // been there. Around it the warpgroup's turn, and a look whether the next tile is there (`ready`, of the lane) --
     // Sums of floats have an order of their own.
     CLARY_HD static constexpr int run_at(int step) { return c.want_lse ? step : step * c.run_stride() % kRuns; }
     template <bool masked>
@@ -560,7 +563,7 @@ class Attention {
             const float l = T::row_sum(sum_[r]), sum = c.want_lse ? T::row_sum(exact_sum_[r]) : l;
             const gpu::RowResult result =
                 gpu::row_result<T>(l, sum / kPTop.value, reference_[r] == kNoReference ? -kInfinity : reference_[r],
-                                   L::row(slot, row_in_block(r)).shift, desc.sinks, row.head, work.valid, c.want_lse);
+                                   L::row(slot, row_in_block(r)).shift, c.want_lse, desc.sinks, row.head, work.valid);
             inverse[r] = kHasUnits ? result.inverse * unit_ : result.inverse;
             share[r] = result.share;
             if (c.want_lse && row_in_block(r) < work.rows && quad() == 0)

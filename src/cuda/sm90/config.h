@@ -30,7 +30,7 @@ struct Config {
     // the registers that S has before.
     CLARY_HD constexpr int value_parts() const { return !direct() && head_dim_v > 128 ? 2 : 1; }
     // What there is room for in shared memory: tiles of K and V, and of Q, on their way or in use; channels of O in
-    // fp32 that are stored at once by way of it, or none: then they are stored straight from registers.
+    // fp32 that are stored at once by way of it, where they are not stored straight from registers.
     CLARY_HD constexpr int stages() const { return head_dim + head_dim_v > 384 ? 2 : 3; }
     CLARY_HD constexpr int works() const { return head_dim > 128 || (direct() && head_dim > 64) ? 2 : 3; }
     CLARY_HD constexpr bool stores_directly() const { return head_dim > 128; }
@@ -41,8 +41,10 @@ struct Config {
     CLARY_HD constexpr int registers() const { return head_dim == 64 ? 216 : 232; }
     CLARY_HD constexpr int producer_registers() const { return 3 * 168 - 2 * registers(); }
     // How ptxas orders a tile's instructions decides a tenth of the speed, so these are measured (docs/kernels/sm90.md).
-    // Maxima and P are blocks of instructions of their own, T awaited between them.
-    CLARY_HD constexpr bool splits_tile() const { return value_parts() > 1 || (fp8() && head_dim_v == 128); }
+    // Maxima and P are blocks of instructions of their own.
+    CLARY_HD constexpr bool splits_tile() const {
+        return direct() || value_parts() > 1 || (fp8() && head_dim_v == 128);
+    }
     // Late: half of T joins O when the next S is under way.
     CLARY_HD constexpr bool flushes_late() const {
         return !direct() && (fp8() ? head_dim_v == 128 && key_bias : head_dim == 128);

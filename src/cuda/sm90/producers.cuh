@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cuda/sm90/layout.cuh"
+#include "gpu/attention/row_result.h"
 #include "gpu/header.h"
 
 namespace clary::cuda::sm90 {
@@ -212,8 +213,7 @@ class Producers {
                                    .loud = 0,
                                    .shift = work.valid && p_.q_shift ? p_.q_shift[at] : 0.0f,
                                    .keys = gpu::VisibleKeys::of(p_.desc, sequence, row.query),
-                                   .out = work.b * p_.desc.out.batch_stride + row.head * p_.desc.out.head_stride +
-                                          (work.q_begin + row.query) * p_.desc.out.token_stride};
+                                   .out = gpu::output_offset(p_.desc, work.b, row, work.q_begin)};
             if constexpr (c.key_bias) {
                 if (work.valid && p_.q_repeat[at] == 0) {
                     work.loud = true;

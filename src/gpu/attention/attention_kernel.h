@@ -849,9 +849,7 @@ class AttentionKernel {
         const int channels = split() ? c.head_dim_v : static_cast<int>(desc.head_dim_v);
         Output::store(out, scratch, to, channels, rows_ - first, [&](int row) {
             if (split()) return split_row(first + row) * c.head_dim_v;
-            const Row at = row_at(first + row);
-            return b_ * desc.out.batch_stride + at.head * desc.out.head_stride +
-                   (q_begin + at.query) * desc.out.token_stride;
+            return output_offset(desc, b_, row_at(first + row), q_begin);
         });
     }
     CLARY_DEVICE int64_t split_row(int row) const {
@@ -871,7 +869,7 @@ class AttentionKernel {
         const Row row = row_of_slot<r>();
         const float shift = p_.q_shift ? p_.q_shift[packed_row(row)] : 0.0f;
         const RowResult result =
-            row_result<T>(l, sum / kPTop.value, reference_[r], shift, desc.sinks, row.head, valid(), desc.want_lse);
+            row_result<T>(l, sum / kPTop.value, reference_[r], shift, desc.want_lse, desc.sinks, row.head, valid());
         inverse = result.inverse;
         share = result.share;
         if (desc.want_lse && stores) store_lse(desc, b_, row, q_begin, result.lse);

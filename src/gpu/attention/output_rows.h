@@ -60,7 +60,7 @@ struct OutputRows {
     static constexpr int kOffsetsAt = kWaveRows * (kRowBytes > kPackedRowBytes ? kRowBytes : kPackedRowBytes);
     static constexpr int kBytes = kOffsetsAt + kWaveRows * static_cast<int>(sizeof(int64_t));
 
-    // Rows 0 .. rows - 1, row r to element row_offset(r) of `to`.
+    // Rows 0 .. rows - 1, row r to element row_offset(r) of `to`. (Head dims that are no multiples of 8 are rare: by element.)
     template <class RowOffset>
     CLARY_DEVICE static void store(const Registers& out, SharedAddress scratch, const Operand& to, int dim, int rows,
                                    const RowOffset& row_offset) {
@@ -201,6 +201,7 @@ struct OutputRows {
         });
     }
     // Rows in an order in which neighbours lie four apart: halves of the banks, where a row fills one.
+    static_assert(kWaveRows % 8 == 0);
     CLARY_HD static constexpr int spread(int i) { return i / 8 * 8 + i % 2 * 4 + i / 2 % 4; }
 
     template <class RowOffset>

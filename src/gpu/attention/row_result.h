@@ -13,14 +13,14 @@ namespace clary::gpu {
 struct RowResult {
     float inverse;  // of the row's sum: O times this is the result
     float share;    // of the softmax that is not the sink's
-    float lse;      // natural logarithm, where wanted
+    float lse;      // natural logarithm; 0 where neither it nor a sink is given
 };
 
 // l: sum of P as quantized, in P's units, times 2^-R; sum: the same of P in 0..1, for the LSE as exact as there is;
 // reference: R, -inf where no key was seen; shift: q . c_k in natural units. All NaN where !valid.
 template <class T>
-CLARY_DEVICE RowResult row_result(float l, float sum, float reference, float shift, const TensorView& sinks, int head,
-                                  bool valid, bool want_lse) {
+CLARY_DEVICE RowResult row_result(float l, float sum, float reference, float shift, bool want_lse,
+                                  const TensorView& sinks, int head, bool valid) {
     constexpr float kInfinity = __builtin_huge_valf();
     const bool empty = reference == -kInfinity;
     float lse = 0, share = empty ? 0.0f : 1.0f;
@@ -42,6 +42,10 @@ CLARY_DEVICE RowResult row_result(float l, float sum, float reference, float shi
 CLARY_DEVICE void store_lse(const AttentionDesc& desc, int b, const Row& row, int64_t q_begin, float lse) {
     desc.lse[b * desc.lse_batch_stride + row.head * desc.lse_head_stride +
              (q_begin + row.query) * desc.lse_token_stride] = lse;
+}
+// Where the row's O begins, in elements.
+CLARY_DEVICE int64_t output_offset(const AttentionDesc& desc, int b, const Row& row, int64_t q_begin) {
+    return b * desc.out.batch_stride + row.head * desc.out.head_stride + (q_begin + row.query) * desc.out.token_stride;
 }
 
 }  // namespace clary::gpu

@@ -127,8 +127,8 @@ class CombineKernel {
         });
         const int64_t packed_row = p.q_rows.begin(b, at.head, desc.q_heads, q_begin) + at.query;
         const RowResult result = row_result<T>(total.sum, total.exact / p_top(element_of(desc.recipe.pv)).value, top,
-                                               p.q_shift ? p.q_shift[packed_row] : 0.0f, desc.sinks, at.head,
-                                               headers_match(p.headers), desc.want_lse);
+                                               p.q_shift ? p.q_shift[packed_row] : 0.0f, desc.want_lse, desc.sinks,
+                                               at.head, headers_match(p.headers));
         if (desc.want_lse && T::lane() == 0) store_lse(desc, b, at, q_begin, result.lse);
 
         const ValueChannels v = value_channels(p, b, at.head / desc.q_heads_per_kv(), p.split.channels);

@@ -102,8 +102,9 @@ inline int64_t channel_blocks(const QuantizeParams& p) {
     const int64_t blocks = p.desc.batch * p.desc.kv_heads * kv_slabs(p);
     return blocks > 0 ? blocks : 1;
 }
+// Two for a kv head: one for K and V, one for the queries.
 inline int64_t statistics_blocks(const QuantizeParams& p) {
-    const int64_t blocks = p.desc.batch * p.desc.kv_heads;
+    const int64_t blocks = p.desc.batch * p.desc.kv_heads * 2;
     return blocks > 0 ? blocks : 1;
 }
 

@@ -330,7 +330,7 @@ class PackKernel {
             return;
         }
         Row::put(amax_at, amax);
-        T::block_sync();
+        share(p.q_group);
 
         const float q_base = p.q_base[head];
         CLARY_UNROLL
@@ -361,6 +361,14 @@ class PackKernel {
     // Rows of the slab that differ in these bits lie in lanes of one wave, kLanesPerRow apart.
     static constexpr int kWaveBits = (Row::kWaveRows < kSlab ? Row::kWaveRows : kSlab) - Row::kRows;
 
+    // What rows of a group have put into shared memory is there for each other. (Waves that need not wait drift apart, so that
+    // one's loads run beside another's arithmetic.)
+    CLARY_DEVICE static void share(RowGroup group) {
+        if ((group.mask & ~kWaveBits) != 0)
+            T::block_sync();
+        else
+            T::wave_sync();
+    }
     // The largest of value(row) over the rows that share the scale of `row`, a row of this lane; at least 0. Those of
     // the wave meet by shuffles, what lies beyond is read.
     template <class Value>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vectors of every (sequence, kv head), one block each: c_k and v_mean (means over keys), c_q (mean over the rows of
-// all q heads of the kv head), q_base (the scale of Q's repeat 1), and the floor that v_scale=channel starts from.
+// The vectors of every (sequence, kv head): c_k and v_mean (means over keys) and the floor that v_scale=channel starts from by
+// one block; c_q (mean over the rows of all q heads of the kv head) and q_base (the scale of Q's repeat 1) by another.
 //
 // They are taken from a sample of at most 256 keys (of V 512), and as many rows of Q: the sequence in 256 parts, one token
 // of each, at a place that changes from part to part so that no period of the tokens (rows of an image, alternating signs)
@@ -9,13 +9,12 @@
 // standard deviation, far below what smoothing is for (channels whose mean is many deviations). Rows with a
 // value that is not finite are left out.
 //
-// q_base, from 128 rows: a row that needs more has its bias added in fp32, right but slow, so their largest need gets head
-// room of a factor 2 where it is not the largest of all. It costs nothing where rows are alike: 64 times the typical need
-// is larger then.
+// q_base, from 128 rows of c_q's sample or somewhat more: a row that needs more has its bias added in fp32, right but slow, so
+// their largest need gets head room of a factor 2 where they are not all. It costs nothing where rows are alike: 64 times the
+// typical need is larger then.
 //
-// Reads: 256 rows of Q and K, 128 of Q again, and 512 of V with smooth_v. Nearly all of the time is latency, so blocks
-// take half of a multiprocessor and leave the other half to the next kernel, where the two may overlap. Shared memory: sums
-// of every channel and wave.
+// Reads: 256 rows of Q and K, and 512 of V with smooth_v. Nearly all of the time is latency, so what a block holds of Q's
+// sample when c_q is there serves q_base too. Shared memory: sums of every channel and wave, and c_q.
 #pragma once
 
 #include <cmath>
@@ -55,24 +54,36 @@ class StatisticsKernel {
     static constexpr uint32_t kSumsAt = 0;                                  // [wave][channel by slot]
     static constexpr uint32_t kRowsAt = kSumsAt + kWaves * kLargerDim * 4;  // [wave]
     static constexpr uint32_t kNeedsAt = kRowsAt + 64;                      // [wave]: largest, sum, rows, -
+    static constexpr uint32_t kQMeanAt = kNeedsAt + kWaves * 16;            // c_q
     static_assert(kWaves * 4 <= 64);
 
   public:
-    static constexpr uint32_t kSharedBytes = kNeedsAt + kWaves * 16;
+    static constexpr uint32_t kSharedBytes = kQMeanAt + Row::kVectorBytes;
     static_assert(kSharedBytes <= T::kSharedBytes, "fits the machine");
 
     CLARY_DEVICE static void run(const QuantizeParams& p) {
         const AttentionDesc& desc = p.desc;
-        const Recipe& recipe = desc.recipe;
         T::let_next_start();
-        const int64_t head = T::block(0), b = head / desc.kv_heads, h = head % desc.kv_heads;
-        if (b >= desc.batch) return;
+        const int64_t heads = desc.batch * desc.kv_heads;
+        const bool of_q = T::block(0) < heads;  // what takes longer comes first
+        const int64_t head = of_q ? T::block(0) : T::block(0) - heads;
+        if (head >= heads) return;
+        const int64_t b = head / desc.kv_heads, h = head % desc.kv_heads;
         const Sequence s = sequence_of(desc, b);
+        if (of_q)
+            of_queries(p, s, head, b, h);
+        else
+            of_keys(p, s, head, b, h);
+    }
+
+  private:
+    CLARY_DEVICE static void of_keys(const QuantizeParams& p, const Sequence& s, int64_t head, int64_t b, int64_t h) {
+        const AttentionDesc& desc = p.desc;
+        const Recipe& recipe = desc.recipe;
         float* const c_k = p.c_k + head * kConfig.dim;
-        float* const c_q = p.c_q + head * kConfig.dim;
         const Source keys{s.kv_len, 1, h, false};
         if (!recipe.smooth_k)
-            fill(c_k, kConfig.dim);
+            fill(c_k);
         else if (desc.c_k.given())
             take(desc.c_k, b, h, desc.head_dim, c_k);
         else
@@ -82,30 +93,32 @@ class StatisticsKernel {
         if (recipe.v_scale == VScale::kChannel)
             for (int d = Row::thread(); d < kConfig.dim_v; d += kThreads)
                 p.v_scale[head * kConfig.dim_v + d] = numerics::kScaleFloor;
-
-        const bool with_q = desc.q.data != nullptr && s.q_len > 0;
-        const Source queries{with_q ? s.q_len : 0, p.q_heads_per_kv, h * p.q_heads_per_kv, true};
+    }
+    CLARY_DEVICE static void of_queries(const QuantizeParams& p, const Sequence& s, int64_t head, int64_t b,
+                                        int64_t h) {
+        const AttentionDesc& desc = p.desc;
+        float* const c_q = p.c_q + head * kConfig.dim;
+        const bool some = desc.q.data != nullptr && s.q_len > 0;
+        const Source queries{some ? s.q_len : 0, p.q_heads_per_kv, h * p.q_heads_per_kv, true};
+        Draw<Row, 256> draw(desc, s, b, queries, desc.q, desc.head_dim);
         // With scale 0 no score counts, and the bias of c_q must not either.
-        if (!recipe.smooth_q || desc.scale == 0)
-            fill(c_q, kConfig.dim);
+        if (!desc.recipe.smooth_q || desc.scale == 0)
+            fill(c_q);
         else if (desc.c_q.given())
             take(desc.c_q, b, h, desc.head_dim, c_q);
-        else if (!with_q || s.q_len < kFewestQueriesToSmooth)
-            fill(c_q, kConfig.dim);
+        else if (!some || s.q_len < kFewestQueriesToSmooth)
+            fill(c_q);
         else
-            mean<Row, 256>(desc, s, b, queries, desc.q, desc.head_dim, c_q);
+            mean(draw, c_q);
 
         float q_base = 1;  // no query will read it
-        if (p.key_bias && desc.q_base.given()) {
+        if (p.key_bias && desc.q_base.given())
             q_base = static_cast<const float*>(desc.q_base.data)[b * desc.q_base.stride[0] + h * desc.q_base.stride[1]];
-        } else if (p.key_bias && with_q) {
-            T::block_sync();  // c_q is there
-            q_base = base_of(p, s, b, queries, c_q);
-        }
+        else if (p.key_bias && some)
+            q_base = base_of(p, draw, c_q);
         if (Row::thread() == 0) p.q_base[head] = q_base;
     }
 
-  private:
     // Rows of a kv head: the tokens of its heads, one head after the other.
     struct Source {
         int64_t tokens;
@@ -124,8 +137,8 @@ class StatisticsKernel {
         }
     };
 
-    CLARY_DEVICE static void fill(float* vector, int dim) {
-        for (int d = Row::thread(); d < dim; d += kThreads) vector[d] = 0;
+    CLARY_DEVICE static void fill(float* vector) {
+        for (int d = Row::thread(); d < kConfig.dim; d += kThreads) vector[d] = 0;
     }
     CLARY_DEVICE static void take(const TensorView& given, int64_t b, int64_t h, int64_t head_dim, float* vector) {
         const float* const from = static_cast<const float*>(given.data) + b * given.stride[0] + h * given.stride[1];
@@ -133,28 +146,58 @@ class StatisticsKernel {
             vector[d] = d < head_dim ? from[d * given.stride[2]] : 0.0f;
     }
 
-    // The mean of each channel over the rows of a sample that are finite; 0 where there are none.
+    // A sample, as many rows at once as the block holds: every so many-th, so that each pass has some of the whole sequence.
     template <class R, uint32_t kMost>
-    CLARY_DEVICE static void mean(const AttentionDesc& desc, const Sequence& s, int64_t b, const Source& source,
-                                  const Operand& operand, int64_t head_dim, float* result) {
-        constexpr int kDim = R::kLanesPerRow * R::kColumns;
-        constexpr int kAtOnce = kThreads / R::kLanesPerRow * R::kRows;  // rows
-        const auto sample = source.template sample<kMost>();
-        const int count = static_cast<int>(sample.taken());
-        float sum[R::kColumns] = {}, rows = 0;
-        for (int first = 0; first < count; first += kAtOnce) {
-            R x;
-            x.load(operand, head_dim, count - first, [&](int row) {
-                return source.address(desc, operand, s, b, sample(static_cast<uint32_t>(first + row)));
+    struct Draw {
+        using Rows = R;
+        static constexpr int kAtOnce = kThreads / R::kLanesPerRow * R::kRows;
+        const AttentionDesc& desc;
+        const Sequence& sequence;
+        int64_t b;
+        const Source& source;
+        const Operand& operand;
+        int64_t head_dim;
+        Sample<kMost> sample;
+        int taken, passes, pass = -1;  // the one that is held
+        R x;
+
+        CLARY_DEVICE Draw(const AttentionDesc& desc_, const Sequence& sequence_, int64_t b_, const Source& source_,
+                          const Operand& operand_, int64_t head_dim_)
+            : desc(desc_),
+              sequence(sequence_),
+              b(b_),
+              source(source_),
+              operand(operand_),
+              head_dim(head_dim_),
+              sample(source_.template sample<kMost>()),
+              taken(static_cast<int>(sample.taken())),
+              passes((taken + kAtOnce - 1) / kAtOnce) {}
+        CLARY_DEVICE int rows() const { return (taken - pass + passes - 1) / passes; }  // of the pass
+        CLARY_DEVICE void hold(int which) {
+            if (pass == which) return;
+            pass = which;
+            x.load(operand, head_dim, rows(), [&](int row) {
+                return source.address(desc, operand, sequence, b, sample(static_cast<uint32_t>(row * passes + pass)));
             });
+        }
+    };
+
+    // The mean of each channel over the rows of a sample that are finite; 0 where there are none.
+    template <class D>
+    CLARY_DEVICE static void mean(D& draw, float* result) {
+        using R = typename D::Rows;
+        constexpr int kDim = R::kLanesPerRow * R::kColumns;
+        float sum[R::kColumns] = {}, rows = 0;
+        for (int pass = 0; pass < draw.passes; ++pass) {
+            draw.hold(pass);
             CLARY_UNROLL
             for (int i = 0; i < R::kRows; ++i) {
-                const bool finite = x.largest(i) < INFINITY;
+                const bool finite = draw.x.largest(i) < INFINITY;
                 if (finite) {
                     CLARY_UNROLL
-                    for (int column = 0; column < R::kColumns; ++column) sum[column] += x.x[i][column];
+                    for (int column = 0; column < R::kColumns; ++column) sum[column] += draw.x.x[i][column];
                 }
-                rows += finite && R::row(i) < count - first ? 1.0f : 0.0f;
+                rows += finite && R::row(i) < draw.rows() ? 1.0f : 0.0f;
             }
         }
         T::block_sync();  // the sums of the vector before have been read
@@ -180,6 +223,12 @@ class StatisticsKernel {
             result[slot % (kDim / 8) * 8 + slot / (kDim / 8)] = present > 0 ? total / present : 0.0f;
         }
     }
+    template <class R, uint32_t kMost>
+    CLARY_DEVICE static void mean(const AttentionDesc& desc, const Sequence& s, int64_t b, const Source& source,
+                                  const Operand& operand, int64_t head_dim, float* result) {
+        Draw<R, kMost> draw(desc, s, b, source, operand, head_dim);
+        mean(draw, result);
+    }
     CLARY_DEVICE static SharedAddress word(uint32_t array, int index) {
         return {array + static_cast<uint32_t>(index * 4)};
     }
@@ -187,28 +236,27 @@ class StatisticsKernel {
     struct alignas(16) Needs {
         float largest, sum, rows, unused;
     };
-    CLARY_DEVICE static float base_of(const QuantizeParams& p, const Sequence& s, int64_t b, const Source& queries,
-                                      const float* c_q) {
+    CLARY_DEVICE static float base_of(const QuantizeParams& p, Draw<Row, 256>& draw, const float* c_q) {
+        constexpr int kEnough = 128;  // rows
         const AttentionDesc& desc = p.desc;
-        constexpr int kAtOnce = kThreads / Row::kLanesPerRow * Row::kRows;
         const bool int4 = desc.recipe.qk == Format::kInt4;
         const auto limit = static_cast<float>(int4 ? numerics::kInt4Max : numerics::kInt8Max);
-        const auto sample = queries.template sample<128>();
-        const int taken = static_cast<int>(sample.taken());
+        T::block_sync();  // c_q is there
+        Row::put_vector({kQMeanAt}, c_q, kThreads);
+        T::block_sync();
         Needs needs{};
-        for (int first = 0; first < taken; first += kAtOnce) {
-            const int left = taken - first;
-            Row x;
-            x.load(desc.q, desc.head_dim, left, [&](int row) {
-                return queries.address(desc, desc.q, s, b, sample(static_cast<uint32_t>(first + row)));
-            });
+        int seen = 0;
+        for (int pass = draw.passes - 1; pass >= 0 && seen < kEnough; --pass) {
+            draw.hold(pass);
+            seen += draw.rows();
+            Row& x = draw.x;
             if (desc.scale == 0) x.multiply(0);
-            if (desc.recipe.smooth_q) x.subtract(c_q);
+            if (desc.recipe.smooth_q) x.subtract(SharedAddress{kQMeanAt});
             if (desc.recipe.rotate_qk) x.rotate(static_cast<int>(desc.head_dim));
             CLARY_UNROLL
             for (int i = 0; i < Row::kRows; ++i) {
                 const float amax = x.largest(i);
-                if (Row::member() != 0 || Row::row(i) >= left || !(amax < INFINITY)) continue;
+                if (Row::member() != 0 || Row::row(i) >= draw.rows() || !(amax < INFINITY)) continue;
                 needs.largest = T::max(needs.largest, amax / limit);
                 needs.sum += amax / limit;
                 needs.rows += 1;
@@ -230,7 +278,7 @@ class StatisticsKernel {
             all.sum += one.sum;
             all.rows += one.rows;
         }
-        const float head_room = sample.taken() < sample.count ? 2.0f : 1.0f;
+        const float head_room = static_cast<uint32_t>(seen) < draw.sample.count ? 2.0f : 1.0f;
         return numerics::q_base_scale(head_room * all.largest, all.rows > 0 ? all.sum / all.rows : 0.0f,
                                       int4 ? numerics::kTypicalRepeatInt4 : numerics::kTypicalRepeat);
     }
