@@ -55,7 +55,7 @@ inline bool quantizes(const Recipe& recipe) {
 
 // A block packs this many rows of a head of Q, or keys of a head of K and V (one tile or two).
 inline constexpr int kSlab = 128;
-inline constexpr int kLongestRun = 8;       // of slabs that a block packs one after the other
+inline constexpr int kLongestRun = 16;      // of slabs that a block packs one after the other
 inline constexpr int kWholeHead = 1 << 30;  // of slabs that it measures
 inline bool spans_heads(const QuantizeParams& p) { return p.q_amax != nullptr || p.k_amax != nullptr; }
 
@@ -92,10 +92,10 @@ inline bool whole(const QuantizeParams& p) {
            (p.q_codes == nullptr || is_whole(desc.q, desc.head_dim)) &&
            (p.k_codes == nullptr || (is_whole(desc.k, desc.head_dim) && is_whole(desc.v, desc.head_dim_v)));
 }
-// Slabs of a run: as many as leave work for every multiprocessor.
+// Slabs of a run: as many as leave some 130 multiprocessors twice the blocks that they hold at once.
 inline int32_t long_run(const QuantizeParams& p) {
-    constexpr int64_t kEnoughBlocks = 1024;
-    return static_cast<int32_t>(clamp(pack_blocks(p) / kEnoughBlocks, 1, kLongestRun));
+    const int64_t enough_blocks = 65536 / padded_dims_mma(p.desc).qk;
+    return static_cast<int32_t>(clamp(pack_blocks(p) / enough_blocks, 1, kLongestRun));
 }
 
 inline int64_t channel_blocks(const QuantizeParams& p) {

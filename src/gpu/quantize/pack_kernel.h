@@ -18,7 +18,7 @@
 // they leave of the last one. The block that reads a tail also writes it: no block waits for another.
 //
 // Shared memory: 2 KB for rows, 4 bytes per channel, 128 bytes per V channel for the codes: 20 KB at head dim 128; with a
-// run 4 KB and a slab's rows more: 56 KB.
+// run 8 KB and a slab's rows more: 60 KB.
 #pragma once
 
 #include <cmath>

@@ -2,19 +2,19 @@
 // The vectors of every (sequence, kv head): c_k and v_mean (means over keys) and the floor that v_scale=channel starts from by
 // one block; c_q (mean over the rows of all q heads of the kv head) and q_base (the scale of Q's repeat 1) by another.
 //
-// They are taken from a sample of at most 256 keys (of V 512), and as many rows of Q: the sequence in 256 parts, one token
+// They are taken from a sample of at most 128 keys (of V 512), and as many rows of Q: the sequence in 128 parts, one token
 // of each, at a place that changes from part to part so that no period of the tokens (rows of an image, alternating signs)
-// falls in step with the sample. Up to 256 all are taken. A mean is a choice, not a result: softmax does not change
-// with c_k, the key bias restores c_q, the epilogue adds v_mean. The error of a sampled mean is 1/16 of a channel's
+// falls in step with the sample. Up to 128 all are taken. A mean is a choice, not a result: softmax does not change
+// with c_k, the key bias restores c_q, the epilogue adds v_mean. The error of a sampled mean is 1/11 of a channel's
 // standard deviation, far below what smoothing is for (channels whose mean is many deviations). Rows with a
 // value that is not finite are left out.
 //
-// q_base, from 128 rows of c_q's sample or somewhat more: a row that needs more has its bias added in fp32, right but slow, so
-// their largest need gets head room of a factor 2 where they are not all. It costs nothing where rows are alike: 64 times the
-// typical need is larger then.
+// q_base, from the same rows of Q: a row that needs more has its bias added in fp32, right but slow, so their largest need gets
+// head room of a factor 2 where they are not all. It costs nothing where rows are alike: 64 times the typical need is larger
+// then.
 //
-// Reads: 256 rows of Q and K, and 512 of V with smooth_v. Nearly all of the time is latency, so what a block holds of Q's
-// sample when c_q is there serves q_base too. Shared memory: sums of every channel and wave, and c_q.
+// Reads: 128 rows of Q and K, and 512 of V with smooth_v. Most of the time is latency, so what a block holds of Q's sample when
+// c_q is there serves q_base too. Shared memory: sums of every channel and wave, and c_q.
 #pragma once
 
 #include <cmath>
@@ -43,6 +43,7 @@ class StatisticsKernel {
     using Row = Rows<T, kConfig.dim>;
     using VRow = Rows<T, kConfig.dim_v>;
     static constexpr int kLargerDim = kConfig.dim > kConfig.dim_v ? kConfig.dim : kConfig.dim_v;
+    static constexpr uint32_t kSampled = 128;              // rows of Q and K
     static constexpr int64_t kFewestQueriesToSmooth = 16;  // their mean would be the signal
 
   public:
@@ -87,7 +88,7 @@ class StatisticsKernel {
         else if (desc.c_k.given())
             take(desc.c_k, b, h, desc.head_dim, c_k);
         else
-            mean<Row, 256>(desc, s, b, keys, desc.k, desc.head_dim, c_k);
+            mean<Row, kSampled>(desc, s, b, keys, desc.k, desc.head_dim, c_k);
         if (p.v_mean != nullptr)
             mean<VRow, 512>(desc, s, b, keys, desc.v, desc.head_dim_v, p.v_mean + head * kConfig.dim_v);
         if (recipe.v_scale == VScale::kChannel)
@@ -100,7 +101,7 @@ class StatisticsKernel {
         float* const c_q = p.c_q + head * kConfig.dim;
         const bool some = desc.q.data != nullptr && s.q_len > 0;
         const Source queries{some ? s.q_len : 0, p.q_heads_per_kv, h * p.q_heads_per_kv, true};
-        Draw<Row, 256> draw(desc, s, b, queries, desc.q, desc.head_dim);
+        Draw<Row, kSampled> draw(desc, s, b, queries, desc.q, desc.head_dim);
         // With scale 0 no score counts, and the bias of c_q must not either.
         if (!desc.recipe.smooth_q || desc.scale == 0)
             fill(c_q);
@@ -133,7 +134,8 @@ class StatisticsKernel {
         CLARY_DEVICE const void* address(const AttentionDesc& desc, const Operand& operand, const Sequence& s,
                                          int64_t b, uint32_t row) const {
             const auto length = static_cast<uint32_t>(tokens);
-            return token_address(desc, operand, b, first_head + row / length, s, is_q)(row % length);
+            const uint32_t head = heads > 1 ? row / length : 0;  // (a division is twenty instructions)
+            return token_address(desc, operand, b, first_head + head, s, is_q)(row - head * length);
         }
     };
 
@@ -182,24 +184,34 @@ class StatisticsKernel {
         }
     };
 
+    // Sums of the lane's columns over its rows, which are counted; if `checked`, over the finite ones.
+    template <bool checked, class D>
+    CLARY_DEVICE static float add_rows(D& draw, float* sum) {
+        using R = typename D::Rows;
+        float rows = 0;
+        CLARY_UNROLL
+        for (int column = 0; column < R::kColumns; ++column) sum[column] = 0;
+        for (int pass = 0; pass < draw.passes; ++pass) {
+            draw.hold(pass);
+            CLARY_UNROLL
+            for (int i = 0; i < R::kRows; ++i) {
+                if (checked && !(draw.x.largest(i) < INFINITY)) continue;
+                CLARY_UNROLL
+                for (int column = 0; column < R::kColumns; ++column) sum[column] += draw.x.x[i][column];
+                rows += R::row(i) < draw.rows() ? 1.0f : 0.0f;
+            }
+        }
+        return rows;
+    }
     // The mean of each channel over the rows of a sample that are finite; 0 where there are none.
     template <class D>
     CLARY_DEVICE static void mean(D& draw, float* result) {
         using R = typename D::Rows;
         constexpr int kDim = R::kLanesPerRow * R::kColumns;
-        float sum[R::kColumns] = {}, rows = 0;
-        for (int pass = 0; pass < draw.passes; ++pass) {
-            draw.hold(pass);
-            CLARY_UNROLL
-            for (int i = 0; i < R::kRows; ++i) {
-                const bool finite = draw.x.largest(i) < INFINITY;
-                if (finite) {
-                    CLARY_UNROLL
-                    for (int column = 0; column < R::kColumns; ++column) sum[column] += draw.x.x[i][column];
-                }
-                rows += finite && R::row(i) < draw.rows() ? 1.0f : 0.0f;
-            }
-        }
+        float sum[R::kColumns], rows = add_rows<false>(draw, sum), all = 0;
+        CLARY_UNROLL
+        for (int column = 0; column < R::kColumns; ++column) all += sum[column];
+        if (T::any(!(fabsf(all) < INFINITY))) rows = add_rows<true>(draw, sum);
         T::block_sync();  // the sums of the vector before have been read
         CLARY_UNROLL
         for (int mask = R::kLanesPerRow; mask < T::kLanes; mask *= 2) rows += T::shuffle_xor(rows, mask);
@@ -236,8 +248,7 @@ class StatisticsKernel {
     struct alignas(16) Needs {
         float largest, sum, rows, unused;
     };
-    CLARY_DEVICE static float base_of(const QuantizeParams& p, Draw<Row, 256>& draw, const float* c_q) {
-        constexpr int kEnough = 128;  // rows
+    CLARY_DEVICE static float base_of(const QuantizeParams& p, Draw<Row, kSampled>& draw, const float* c_q) {
         const AttentionDesc& desc = p.desc;
         const bool int4 = desc.recipe.qk == Format::kInt4;
         const auto limit = static_cast<float>(int4 ? numerics::kInt4Max : numerics::kInt8Max);
@@ -245,10 +256,8 @@ class StatisticsKernel {
         Row::put_vector({kQMeanAt}, c_q, kThreads);
         T::block_sync();
         Needs needs{};
-        int seen = 0;
-        for (int pass = draw.passes - 1; pass >= 0 && seen < kEnough; --pass) {
+        for (int pass = draw.passes - 1; pass >= 0; --pass) {  // from the one that is held
             draw.hold(pass);
-            seen += draw.rows();
             Row& x = draw.x;
             if (desc.scale == 0) x.multiply(0);
             if (desc.recipe.smooth_q) x.subtract(SharedAddress{kQMeanAt});
@@ -278,7 +287,7 @@ class StatisticsKernel {
             all.sum += one.sum;
             all.rows += one.rows;
         }
-        const float head_room = static_cast<uint32_t>(seen) < draw.sample.count ? 2.0f : 1.0f;
+        const float head_room = draw.sample.taken() < draw.sample.count ? 2.0f : 1.0f;
         return numerics::q_base_scale(head_room * all.largest, all.rows > 0 ? all.sum / all.rows : 0.0f,
                                       int4 ? numerics::kTypicalRepeatInt4 : numerics::kTypicalRepeat);
     }
